@@ -1,0 +1,168 @@
+// Package config turns a sidecar's YAML file into a Config: parse (strict), validate
+// (pure, every fault at once, each with file, line and key), done. A Config that Load returned holds no
+// invalid value, so nothing behind it checks again.
+package config
+
+import (
+	"net/url"
+	"time"
+)
+
+// Config is a complete, valid configuration with every default filled in.
+type Config struct {
+	ID        string
+	IDDefault bool // the id is the host name because the file gives none
+	Listen    string
+	Admin     Admin
+	Upstream  Upstream
+	Store     Store
+	Token     Token
+	Guards    []Guard
+	Routes    []Route
+	Unmatched Unmatched
+	Limits    Limits
+	Shutdown  Shutdown
+}
+
+// Admin is the listener for health, metrics and operators.
+type Admin struct{ Listen string }
+
+// Upstream is the one resource that the sidecar stands in front of.
+type Upstream struct {
+	URL             *url.URL      // scheme http, host:port; no path
+	AllowRemote     bool          // the host may be other than loopback
+	ConnectTimeout  time.Duration // bounds one dial
+	ResponseTimeout time.Duration // after this the outcome of a sent request is unknown
+}
+
+// Store is where marks live.
+type Store struct{ Postgres Postgres }
+
+// Postgres is a mark store in a PostgreSQL database.
+type Postgres struct {
+	URL       Secret
+	MaxConns  int32
+	Timeout   time.Duration // bounds one admission; past it the answer is FENCE_UNAVAILABLE
+	QueryMode string        // as in postgres.Config
+}
+
+// Token says how requests carry their token.
+type Token struct {
+	Header      string // canonical header name
+	OwnerHeader string
+	MaxJump     int64 // a token further above the mark is implausible
+}
+
+// Guard is one named set of marks with the rules for admitting against it.
+type Guard struct {
+	Name    string
+	LockKey string // template such as "payout:{key}", for people
+	Mark    Mark
+	Order   Order
+}
+
+// Mark locates a guard's marks in an existing table.
+type Mark struct {
+	Table     []string // schema-qualified: one or two identifiers
+	Key       string   // key column
+	KeyType   KeyType
+	Token     string // token column, BIGINT
+	UpdatedAt string // optional timestamp column that an admission stamps; empty for none
+	Missing   Missing
+}
+
+// Route is one rule for requests; the first that matches decides.
+type Route struct {
+	Name    string
+	Methods []string // exact, upper case
+	Path    string   // template such as /v1/payouts/{payout_id}/claim; empty matches every path
+	Pass    bool     // forward without a guard
+	Guard   string   // name of a guard; empty when Pass
+	Admit   Admit
+	Key     Key
+	Mode    Mode
+}
+
+// Key says where a request's key comes from. Exactly one of the first five is set; the
+// params of a lookup are themselves such sources.
+type Key struct {
+	Path   string // name of a path segment in the route's template
+	Header string
+	Query  string
+	JSON   string // JSON pointer (RFC 6901) into the body
+	Lookup *Lookup
+}
+
+// Lookup finds the key with one query in the store. Each @name in SQL is a parameter,
+// filled from Params[name], or from the path segment of that name.
+type Lookup struct {
+	SQL    string
+	Params map[string]Key
+	Cache  Cache
+}
+
+// Limits bound what one sidecar holds in memory and waits for.
+type Limits struct {
+	Body        int64 // bytes of a request body on a guarded route
+	Response    int64 // bytes of a response body that is held
+	Head        int64 // bytes of request line and headers
+	Connections int
+	InFlight    int
+	Wait        time.Duration
+}
+
+// Shutdown is how SIGTERM is answered: Delay keeps serving while not ready, Grace bounds the
+// rest.
+type Shutdown struct{ Delay, Grace time.Duration }
+
+// The closed sets of values. Each type's constants are all there is.
+type (
+	Order     string
+	KeyType   string
+	Missing   string
+	Admit     string
+	Mode      string
+	Unmatched string
+	Cache     string
+)
+
+// Values as they are written in the file.
+const (
+	OrderEffects    Order = "effects"
+	OrderAdmissions Order = "admissions"
+
+	KeyUUID KeyType = "uuid"
+	KeyInt  KeyType = "int"
+	KeyText KeyType = "text"
+
+	MissingReject Missing = "reject"
+	MissingInsert Missing = "insert"
+
+	AdmitNewer       Admit = "newer"
+	AdmitNewerOrSame Admit = "newer_or_same"
+
+	ModeEnforce Mode = "enforce"
+	ModeShadow  Mode = "shadow"
+	ModeOff     Mode = "off"
+
+	UnmatchedReject Unmatched = "reject"
+	UnmatchedPass   Unmatched = "pass"
+
+	CacheNone      Cache = "none"
+	CacheImmutable Cache = "immutable"
+)
+
+// Secret is a text that is never shown: every way of printing it gives "[redacted]".
+type Secret string
+
+// String hides the secret; fmt uses it.
+func (Secret) String() string { return "[redacted]" }
+
+// GoString hides the secret from %#v.
+func (Secret) GoString() string { return "[redacted]" }
+
+// MarshalText hides the secret from JSON and YAML encoders.
+func (Secret) MarshalText() ([]byte, error) { return []byte("[redacted]"), nil }
+
+// Reveal gives the text itself, for the one place that needs it.
+func (s Secret) Reveal() string { return string(s) }
