@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
-	"sort"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,13 +104,8 @@ func (a *Admin) readyz(w http.ResponseWriter, r *http.Request) {
 // names each failing check and its reason.
 func (a *Admin) Ready(ctx context.Context) error {
 	results := a.runChecks(ctx)
-	names := make([]string, 0, len(results))
-	for name := range results {
-		names = append(names, name)
-	}
-	sort.Strings(names)
 	var errs []error
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(results)) {
 		if !results[name].OK {
 			errs = append(errs, fmt.Errorf("%s: %s", name, results[name].Reason))
 		}
@@ -121,10 +117,7 @@ func (a *Admin) Ready(ctx context.Context) error {
 // the state of the others.
 func (a *Admin) runChecks(ctx context.Context) map[string]checkResult {
 	a.mu.Lock()
-	checks := make(map[string]Check, len(a.checks)+1)
-	for name, c := range a.checks {
-		checks[name] = c
-	}
+	checks := maps.Clone(a.checks)
 	a.mu.Unlock()
 	checks["draining"] = func(context.Context) error {
 		if a.draining.Load() {

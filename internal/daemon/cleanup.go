@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -40,9 +41,9 @@ func (c *Cleanups) Run(ctx context.Context) error {
 	c.mu.Unlock()
 
 	var errs []error
-	for i := len(steps) - 1; i >= 0; i-- {
-		if err := steps[i].run(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: %w", steps[i].name, err))
+	for _, step := range slices.Backward(steps) {
+		if err := step.run(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", step.name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -14,25 +14,25 @@ import (
 // Identities of a failed statement. Callers branch on these with errors.Is and
 // never on a message, which changes with the server's version and language.
 var (
-	// ErrUnavailable: the server can't be reached, went away, is starting, stopping or full.
+	// ErrUnavailable means that the server can't be reached, went away, is starting, stopping or full.
 	ErrUnavailable = errors.New("database unavailable")
-	// ErrReadOnly: the server is a standby or was made read-only (25006).
+	// ErrReadOnly means that the server is a standby or was made read-only (25006).
 	ErrReadOnly = errors.New("database is read-only")
-	// ErrTimeout: a time limit ended the statement: ours, statement_timeout (57014)
+	// ErrTimeout means that a time limit ended the statement: ours, statement_timeout (57014)
 	// or lock_timeout (55P03).
 	ErrTimeout = errors.New("database timed out")
-	// ErrCanceled: our caller gave up before the answer.
+	// ErrCanceled means that our caller gave up before the answer.
 	ErrCanceled = errors.New("database call canceled by the caller")
-	// ErrPermission: the role lacks a grant (42501). A defect of the deployment,
+	// ErrPermission means that the role lacks a grant (42501). A defect of the deployment,
 	// never the user's fault.
 	ErrPermission = errors.New("database permission denied")
-	// ErrSchema: a table, column or function isn't there (42P01, 42703, 42883, 3F000).
+	// ErrSchema means that a table, column or function isn't there (42P01, 42703, 42883, 3F000).
 	ErrSchema = errors.New("database schema is not the expected one")
-	// ErrSerialization: the whole transaction may be run again (40001, 40P01).
+	// ErrSerialization means that the whole transaction may be run again (40001, 40P01).
 	ErrSerialization = errors.New("transaction lost against a concurrent one")
-	// ErrConstraint: a named constraint refused the row; Constraint gives the name.
+	// ErrConstraint means that a named constraint refused the row; Constraint gives the name.
 	ErrConstraint = errors.New("database constraint violated")
-	// ErrOutcomeUnknown: the connection was lost while the commit was under way, so
+	// ErrOutcomeUnknown means that the connection was lost while the commit was under way, so
 	// the transaction may or may not have taken effect. Neither success nor failure.
 	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 )

@@ -14,7 +14,7 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// ErrNotDurable: the server may forget a commit that it has confirmed.
+// ErrNotDurable means that the server may forget a commit that it has confirmed.
 var ErrNotDurable = errors.New("commits are not durable")
 
 const durabilitySettings = `SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')`

@@ -10,7 +10,7 @@ import (
 // grows. Valid tokens are 1 to MaxInt64; zero means "no token".
 type Token int64
 
-// ErrInvalidToken: the text is not a fencing token.
+// ErrInvalidToken means that the text is not a fencing token.
 var ErrInvalidToken = errors.New("not a fencing token")
 
 // maxTokenDigits is the number of digits of MaxInt64.
