@@ -88,6 +88,9 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // LogFile is the path of everything that the process wrote.
 func (p *Process) LogFile() string { return p.log.path }
 
+// Tail is the end of what the process wrote, for error messages.
+func (p *Process) Tail() string { return p.log.tail() }
+
 // WaitEvent returns the first event, from the beginning of the log on, that match
 // accepts. It fails when the process ends or ctx does before there is one, and shows
 // the end of the log then.
