@@ -1,0 +1,191 @@
+// Package app wires lockd: configuration, store, service, HTTP. It is the only one that knows concrete stores.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+
+	"fenceline/internal/daemon"
+	"fenceline/internal/postgres"
+	"fenceline/lockd/httpapi"
+	"fenceline/lockd/lock"
+	"fenceline/lockd/pgstore"
+)
+
+// Config is everything that lockd is told.
+type Config struct {
+	Listen         string        // host:port or unix:/path
+	AdminListen    string        // the same
+	AllowAnyHost   bool          // bind other than loopback, although nobody has to identify themselves
+	DatabaseURL    string        // lockdb
+	MaxConns       int32         // connections to lockdb
+	QueryMode      string        // see postgres.Config
+	StoreTimeout   time.Duration // for one statement
+	StartupTimeout time.Duration // for the first look at the database
+}
+
+// App is a running lockd.
+type App struct {
+	config   Config
+	logger   hclog.Logger
+	cleanups daemon.Cleanups
+	failed   chan error
+	pool     *pgxpool.Pool
+	store    *pgstore.Store
+	admin    *daemon.Admin
+	server   *fasthttp.Server
+}
+
+// New prepares lockd; nothing runs before Start.
+func New(config Config, logger hclog.Logger) *App {
+	return &App{config: config, logger: logger, failed: make(chan error, 1)}
+}
+
+// Failed implements daemon.App.
+func (a *App) Failed() <-chan error { return a.failed }
+
+// Start implements daemon.App. A database that is down doesn't keep lockd from starting, only from being ready. One that
+// may forget commits, or has another schema, does: no operator should find that out from a token handed out twice.
+func (a *App) Start(ctx context.Context) error {
+	for _, address := range []string{a.config.Listen, a.config.AdminListen} {
+		if err := a.checkBind(address); err != nil {
+			return err
+		}
+	}
+	pool, err := postgres.Open(ctx, postgres.Config{
+		URL: a.config.DatabaseURL, MaxConns: a.config.MaxConns, QueryMode: a.config.QueryMode, ApplicationName: "lockd",
+	})
+	if err != nil {
+		return fmt.Errorf("lockdb: %w", err)
+	}
+	a.cleanups.Push("pool", func(context.Context) error { pool.Close(); return nil })
+	a.pool = pool
+	a.store = pgstore.New(pool, a.config.StoreTimeout)
+	if err := a.firstLook(ctx); err != nil {
+		return err
+	}
+	return a.serve(ctx)
+}
+
+// firstLook checks the database if it is there.
+func (a *App) firstLook(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, a.config.StartupTimeout)
+	defer cancel()
+	err := a.store.Check(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, postgres.ErrNotDurable), errors.Is(err, postgres.ErrSchema), errors.Is(err, postgres.ErrPermission):
+		return fmt.Errorf("lockdb can't be used: %w", err)
+	}
+	a.logger.Warn("lockdb can't be reached yet; lockd starts, is not ready, and goes on trying", "event", "database_unavailable", "error", err)
+	return nil
+}
+
+func (a *App) serve(ctx context.Context) error {
+	registry := daemon.NewRegistry()
+	postgres.RegisterPoolMetrics(registry, "lockdb", a.pool)
+	service := lock.NewService(a.store, backend, a.logger.Named("lock"), newMetrics(registry))
+
+	adminListener, err := daemon.Listen(ctx, a.config.AdminListen)
+	if err != nil {
+		return fmt.Errorf("admin: %w", err)
+	}
+	a.cleanups.Push("admin listener", closing(adminListener))
+	listener, err := daemon.Listen(ctx, a.config.Listen)
+	if err != nil {
+		return err
+	}
+	a.cleanups.Push("listener", closing(listener))
+
+	a.admin = daemon.NewAdmin(registry, a.logger)
+	a.admin.AddCheck("lockdb", a.store.Check)
+	a.cleanups.Push("admin", a.admin.Stop)
+	a.admin.Serve(adminListener, a.failed)
+
+	reapCtx, stopReaping := context.WithCancel(context.WithoutCancel(ctx))
+	reaped := make(chan struct{})
+	go func() {
+		defer close(reaped)
+		service.Reap(reapCtx)
+	}()
+	a.cleanups.Push("reaper", func(context.Context) error { stopReaping(); <-reaped; return nil })
+
+	a.server = httpapi.NewServer(service, a.logger.Named("api"))
+	a.cleanups.Push("api", daemon.StopHTTP(a.server))
+	daemon.ServeHTTP("api", listener, a.server, a.logger, a.failed)
+	return nil
+}
+
+// Stop implements daemon.App: not ready, no new requests, finish those under way, then everything else.
+func (a *App) Stop(ctx context.Context) error {
+	if a.admin != nil {
+		a.admin.Drain()
+	}
+	return a.cleanups.Run(ctx)
+}
+
+// closing closes a listener that a server may have closed before.
+func closing(c io.Closer) func(context.Context) error {
+	return func(context.Context) error {
+		if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// checkBind refuses an address that others can reach, since this version asks nobody who they are.
+func (a *App) checkBind(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || a.config.AllowAnyHost || host == "localhost" {
+		return nil //nolint:nilerr // a unix socket, or something that Listen refuses with a better text
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("listen on %s: anybody who reaches this address could take and revoke locks, since lockd doesn't ask who calls; "+
+		"bind to loopback or a unix socket, or say --allow-any-host if something else keeps strangers out", address)
+}
+
+// backend is this store's name in metrics and logs.
+const backend = "pg"
+
+// metrics implements lock.Recorder.
+type metrics struct {
+	acquire *prometheus.HistogramVec
+	expired prometheus.Counter
+	held    prometheus.Gauge
+}
+
+func newMetrics(registry prometheus.Registerer) *metrics {
+	labels := prometheus.Labels{"backend": backend}
+	m := &metrics{
+		acquire: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lock_acquire_seconds", Help: "Time of one acquire at the store.", Buckets: daemon.LatencyBuckets(), ConstLabels: labels,
+		}, []string{"outcome"}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "lock_lease_expired_total", Help: "Grants that ended by their time.", ConstLabels: labels}),
+		held:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "lock_held_current", Help: "Live grants.", ConstLabels: labels}),
+	}
+	waiters := prometheus.NewGauge(prometheus.GaugeOpts{Name: "lock_waiters_current", Help: "Clients that wait for a lock.", ConstLabels: labels})
+	registry.MustRegister(m.acquire, m.expired, m.held, waiters)
+	for _, outcome := range []string{"granted", "contended", "error"} {
+		m.acquire.WithLabelValues(outcome) // every series is there from the start
+	}
+	return m
+}
+
+func (m *metrics) Acquired(outcome string, took time.Duration) {
+	m.acquire.WithLabelValues(outcome).Observe(took.Seconds())
+}
+func (m *metrics) LeasesExpired(n int) { m.expired.Add(float64(n)) }
+func (m *metrics) Held(n int64)        { m.held.Set(float64(n)) }

@@ -1,0 +1,234 @@
+package httpapi
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fenceline/internal/httperr"
+	"fenceline/internal/strictjson"
+	"fenceline/lockd/lock"
+	"fenceline/lockd/lockapi"
+)
+
+// openSession is L1.
+func (a *API) openSession(c *call) error {
+	var request lockapi.OpenSessionRequest
+	if err := decode(c, &request); err != nil {
+		return err
+	}
+	ttl, err := duration("ttlMillis", request.TTLMillis, lock.DefaultSessionTTL)
+	if err != nil {
+		return err
+	}
+	if request.OwnerID != c.owner {
+		return fmt.Errorf("%w: ownerId: differs from %s", lock.ErrInvalid, lockapi.HeaderOwner)
+	}
+	session, err := a.service.OpenSession(c.ctx, request.OwnerID, ttl)
+	if err != nil {
+		return err
+	}
+	return httperr.WriteJSON(c.RequestCtx, 201, lockapi.Session{
+		SessionID: session.ID.String(), OwnerID: session.OwnerID, TTLMillis: session.TTL.Milliseconds(), ExpiresAt: lockapi.Time{Time: session.ExpiresAt},
+	})
+}
+
+// heartbeat is L2.
+func (a *API) heartbeat(c *call) error {
+	id, err := sessionID(c.id)
+	if err != nil {
+		return err
+	}
+	session, held, now, err := a.service.Heartbeat(c.ctx, id)
+	if err != nil {
+		return err
+	}
+	return httperr.WriteJSON(c.RequestCtx, 200, lockapi.Heartbeat{
+		SessionID: id.String(), ExpiresAt: lockapi.Time{Time: session.ExpiresAt}, ServerTime: lockapi.Time{Time: now}, HeldLockCount: held,
+	})
+}
+
+// closeSession is L3.
+func (a *API) closeSession(c *call) error {
+	id, err := sessionID(c.id)
+	if err != nil {
+		return err
+	}
+	if err := a.service.CloseSession(c.ctx, id); err != nil {
+		return err
+	}
+	c.SetStatusCode(204)
+	return nil
+}
+
+// acquire is L4.
+func (a *API) acquire(c *call) error {
+	var request lockapi.AcquireRequest
+	if err := decode(c, &request); err != nil {
+		return err
+	}
+	id, err := sessionID(request.SessionID)
+	if err != nil {
+		return err
+	}
+	ttl, err := duration("ttlMillis", request.TTLMillis, lock.DefaultLockTTL)
+	if err != nil {
+		return err
+	}
+	if err := checkWait(request.WaitMillis); err != nil {
+		return err
+	}
+	start := time.Now()
+	result, err := a.service.Acquire(c.ctx, c.id, c.owner, id, ttl)
+	if err != nil {
+		return err
+	}
+	if !result.Granted {
+		return contended(result.Holder)
+	}
+	return writeGrant(c, result.Grant, time.Since(start))
+}
+
+// checkWait refuses waiting in words until there is a queue: a client that asked for it must not take "contended at once" for "contended
+// after waiting".
+func checkWait(millis *int64) error {
+	wait, err := duration("waitMillis", millis, 0)
+	if err != nil {
+		return err
+	}
+	if err := lock.ValidDuration("waitMillis", wait, 0, lock.MaxWait); err != nil {
+		return err
+	}
+	if wait > 0 {
+		return fmt.Errorf("%w: waitMillis: waiting isn't available in this version; send 0 and try again later", lock.ErrInvalid)
+	}
+	return nil
+}
+
+func contended(holder lock.Holder) error {
+	answer := httperr.New(409, lockapi.CodeLockContended, "another session holds the lock").Safe(0)
+	if holder.OwnerID != "" {
+		answer.With("holderOwnerId", holder.OwnerID).With("expiresAt", lockapi.Time{Time: holder.ExpiresAt})
+	}
+	return answer
+}
+
+func writeGrant(c *call, grant lock.Grant, after time.Duration) error {
+	c.Response.Header.Set(lockapi.HeaderToken, grant.Token.String())
+	return httperr.WriteJSON(c.RequestCtx, 200, lockapi.LockGrant{
+		Key: grant.Key, OwnerID: grant.OwnerID, SessionID: grant.SessionID.String(), FencingToken: int64(grant.Token),
+		AcquiredAt: lockapi.Time{Time: grant.AcquiredAt}, ExpiresAt: lockapi.Time{Time: grant.ExpiresAt},
+		TTLMillis: grant.TTL.Milliseconds(), GrantedAfterMillis: after.Milliseconds(),
+	})
+}
+
+// renew is L5. Its body is optional.
+func (a *API) renew(c *call) error {
+	token, err := tokenOf(c)
+	if err != nil {
+		return err
+	}
+	var request lockapi.RenewRequest
+	if len(c.PostBody()) > 0 {
+		if err := decode(c, &request); err != nil {
+			return err
+		}
+	}
+	ttl, err := duration("ttlMillis", request.TTLMillis, lock.DefaultLockTTL)
+	if err != nil {
+		return err
+	}
+	grant, err := a.service.Renew(c.ctx, c.id, token, ttl)
+	if err != nil {
+		return err
+	}
+	return writeGrant(c, grant, 0)
+}
+
+// release is L6.
+func (a *API) release(c *call) error {
+	token, err := tokenOf(c)
+	if err != nil {
+		return err
+	}
+	result, err := a.service.Release(c.ctx, c.id, c.owner, token)
+	if err != nil {
+		return err
+	}
+	return httperr.WriteJSON(c.RequestCtx, 200, lockapi.ReleaseResult{Released: !result.Stale, Stale: result.Stale})
+}
+
+// inspect is L7.
+func (a *API) inspect(c *call) error {
+	grant, held, err := a.service.Inspect(c.ctx, c.id)
+	if err != nil {
+		return err
+	}
+	info := lockapi.LockInfo{Key: c.id, Held: held}
+	if held {
+		waiters := 0
+		info.OwnerID, info.FencingToken, info.WaiterCount = grant.OwnerID, int64(grant.Token), &waiters
+		info.AcquiredAt, info.ExpiresAt = &lockapi.Time{Time: grant.AcquiredAt}, &lockapi.Time{Time: grant.ExpiresAt}
+	}
+	return httperr.WriteJSON(c.RequestCtx, 200, info)
+}
+
+// revoke is L8.
+func (a *API) revoke(c *call) error {
+	var request lockapi.RevokeRequest
+	if err := decode(c, &request); err != nil {
+		return err
+	}
+	domain := lock.RevokeRequest{Key: c.id, Operator: request.Operator, Reason: request.Reason}
+	if request.ExpectedToken != nil {
+		if *request.ExpectedToken < 1 {
+			return fmt.Errorf("%w: expectedToken: want 1 or more", lock.ErrInvalid)
+		}
+		domain.Expected = lock.Token(*request.ExpectedToken)
+	}
+	result, err := a.service.Revoke(c.ctx, domain)
+	if err != nil {
+		return err
+	}
+	return httperr.WriteJSON(c.RequestCtx, 200, lockapi.Revocation{
+		RevokedToken: int64(result.RevokedToken), NewTokenFloor: int64(result.NewTokenFloor), RevocationID: result.ID,
+	})
+}
+
+func decode(c *call, v any) error {
+	if err := strictjson.Decode(c.PostBody(), v); err != nil {
+		return fmt.Errorf("%w: %w", lock.ErrInvalid, err)
+	}
+	return nil
+}
+
+// sessionID reads the one spelling of a session id: a UUID with hyphens.
+func sessionID(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
+		return uuid.UUID{}, fmt.Errorf("%w: sessionId: want a UUID", lock.ErrInvalid)
+	}
+	return id, nil
+}
+
+// tokenOf reads the token header, which must stand there exactly once.
+func tokenOf(c *call) (lock.Token, error) {
+	values := c.Request.Header.PeekAll(lockapi.HeaderToken)
+	if len(values) != 1 {
+		return 0, fmt.Errorf("%w: the header %s stands %d times, want once", lock.ErrInvalidToken, lockapi.HeaderToken, len(values))
+	}
+	return lock.ParseToken(string(values[0]))
+}
+
+// duration turns whole milliseconds into a duration; what doesn't fit is out of every bound anyway.
+func duration(name string, millis *int64, otherwise time.Duration) (time.Duration, error) {
+	if millis == nil {
+		return otherwise, nil
+	}
+	if *millis < 0 || *millis > math.MaxInt64/int64(time.Millisecond) {
+		return 0, fmt.Errorf("%w: %s: out of range", lock.ErrInvalid, name)
+	}
+	return time.Duration(*millis) * time.Millisecond, nil
+}

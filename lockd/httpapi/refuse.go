@@ -1,0 +1,71 @@
+package httpapi
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"fenceline/internal/httperr"
+	"fenceline/lockd/lock"
+	"fenceline/lockd/lockapi"
+)
+
+// retryAfter is when a client may sensibly ask an unavailable backend again.
+const retryAfter = 500 * time.Millisecond
+
+// refuse answers with the error's place in the catalogue. LOCK_LOST is said only when the store has said so; a store that
+// can't be asked is always BACKEND_UNAVAILABLE.
+func (a *API) refuse(c *call, err error) {
+	var answer *httperr.Error
+	if !errors.As(err, &answer) {
+		answer = a.catalogue(c, err)
+	}
+	answer.Write(c.RequestCtx, c.traceID)
+}
+
+func (a *API) catalogue(c *call, err error) *httperr.Error {
+	switch {
+	case errors.Is(err, lock.ErrInvalidToken):
+		return httperr.New(400, lockapi.CodeInvalidToken, "%s: %s", lockapi.HeaderToken, reason(err, lock.ErrInvalidToken))
+	case errors.Is(err, lock.ErrInvalid):
+		return httperr.New(400, lockapi.CodeValidationFailed, "%s", reason(err, lock.ErrInvalid))
+	case errors.Is(err, lock.ErrSessionUnknown):
+		return httperr.New(404, lockapi.CodeSessionUnknown, "no session has this id; open a new one")
+	case errors.Is(err, lock.ErrSessionExpired):
+		return httperr.New(410, lockapi.CodeSessionExpired, "the session has expired and so have its grants; open a new one")
+	case errors.Is(err, lock.ErrLockLost):
+		return httperr.New(409, lockapi.CodeLockLost, "the grant with this token is over; stop working under it")
+	case errors.Is(err, lock.ErrNotHeld):
+		return httperr.New(404, lockapi.CodeLockNotHeld, "nobody holds this lock")
+	case errors.Is(err, lock.ErrTokenMismatch):
+		return httperr.New(409, lockapi.CodeTokenMismatch, "the holder has another token than the one expected; inspect and decide again")
+	}
+	return a.fault(c, err)
+}
+
+// fault answers what isn't the store's decision. After a lost answer every call but a
+// revocation may be sent again: an acquire ends with a newer token and the older one is dead at the resource, the rest
+// change nothing the second time. A revocation might end the next holder's grant.
+func (a *API) fault(c *call, err error) *httperr.Error {
+	a.logger.Error("request failed", "event", "request_failed", "path", string(c.Path()), "error", err, "traceId", c.traceID, "ownerId", c.owner)
+	switch {
+	case errors.Is(err, lock.ErrUnknownOutcome):
+		answer := httperr.New(503, lockapi.CodeBackendUnavailable, "the store's answer was lost: the change may or may not have happened").With("outcome", "unknown")
+		if !strings.HasSuffix(string(c.Path()), "/revoke") {
+			answer.Safe(retryAfter)
+		}
+		return answer
+	case errors.Is(err, lock.ErrUnavailable):
+		return httperr.New(503, lockapi.CodeBackendUnavailable, "the lock store can't be used now; nothing has happened").Safe(retryAfter)
+	}
+	return httperr.New(500, lockapi.CodeInternal, "a defect of this deployment; the log of lockd has the details under this trace id")
+}
+
+// reason is the error's text from the sentinel's own words on, without them.
+func reason(err, sentinel error) string {
+	_, after, found := strings.Cut(err.Error(), sentinel.Error()+": ")
+	if !found {
+		return err.Error()
+	}
+	return after
+}

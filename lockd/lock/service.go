@@ -1,0 +1,170 @@
+package lock
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+)
+
+// Recorder counts what the service does; the wiring gives it metrics.
+type Recorder interface {
+	// Acquired records one acquire with its outcome (granted, contended, error) and duration.
+	Acquired(outcome string, took time.Duration)
+	// LeasesExpired counts grants that ended by their time.
+	LeasesExpired(n int)
+	// Held sets the number of live grants.
+	Held(n int64)
+}
+
+// Service is the lock service over a store: it checks arguments, logs what happened, and reaps.
+type Service struct {
+	store    Store
+	backend  string
+	logger   hclog.Logger
+	recorder Recorder
+}
+
+// NewService returns a service. Backend is the store's name in logs, such as "pg".
+func NewService(store Store, backend string, logger hclog.Logger, recorder Recorder) *Service {
+	return &Service{store: store, backend: backend, logger: logger, recorder: recorder}
+}
+
+// OpenSession opens a session for the owner. It returns ErrInvalid for an owner or a time to live out of bounds.
+func (s *Service) OpenSession(ctx context.Context, ownerID string, ttl time.Duration) (Session, error) {
+	if err := ValidOwner("ownerId", ownerID); err != nil {
+		return Session{}, err
+	}
+	if err := ValidDuration("ttlMillis", ttl, MinSessionTTL, MaxSessionTTL); err != nil {
+		return Session{}, err
+	}
+	return s.store.OpenSession(ctx, ownerID, ttl)
+}
+
+// Heartbeat keeps a session alive.
+func (s *Service) Heartbeat(ctx context.Context, id uuid.UUID) (Session, int, time.Time, error) {
+	return s.store.Heartbeat(ctx, id)
+}
+
+// CloseSession ends a session and releases its grants.
+func (s *Service) CloseSession(ctx context.Context, id uuid.UUID) error {
+	return s.store.CloseSession(ctx, id)
+}
+
+// Acquire tries once to get the key for the session.
+func (s *Service) Acquire(ctx context.Context, key, ownerID string, session uuid.UUID, ttl time.Duration) (Acquired, error) {
+	if err := ValidKey(key); err != nil {
+		return Acquired{}, err
+	}
+	if err := ValidDuration("ttlMillis", ttl, MinLockTTL, MaxLockTTL); err != nil {
+		return Acquired{}, err
+	}
+	start := time.Now()
+	result, err := s.store.Insert(ctx, key, ownerID, session, ttl)
+	took := time.Since(start)
+	switch {
+	case err != nil:
+		s.recorder.Acquired("error", took)
+		return Acquired{}, err
+	case !result.Granted:
+		s.recorder.Acquired("contended", took)
+		return result, nil
+	}
+	s.recorder.Acquired("granted", took)
+	s.logger.Info("lock granted", "event", "lock_granted", "lockKey", key, "token", int64(result.Grant.Token),
+		"backend", s.backend, "leaseMillis", result.Grant.TTL.Milliseconds(), "waitMillis", took.Milliseconds(), "ownerId", ownerID)
+	return result, nil
+}
+
+// Renew prolongs a grant. ErrLockLost means that it is over and nothing else.
+func (s *Service) Renew(ctx context.Context, key string, token Token, ttl time.Duration) (Grant, error) {
+	if err := ValidKey(key); err != nil {
+		return Grant{}, err
+	}
+	if err := ValidDuration("ttlMillis", ttl, MinLockTTL, MaxLockTTL); err != nil {
+		return Grant{}, err
+	}
+	return s.store.Extend(ctx, key, token, ttl)
+}
+
+// Release gives a grant back. A stale one is success (C1 §1.4).
+func (s *Service) Release(ctx context.Context, key, ownerID string, token Token) (Released, error) {
+	if err := ValidKey(key); err != nil {
+		return Released{}, err
+	}
+	result, err := s.store.Delete(ctx, key, token)
+	if err == nil {
+		s.logger.Info("lock released", "event", "lock_released", "lockKey", key, "token", int64(token), "heldMillis", result.Held.Milliseconds(),
+			"stale", result.Stale, "ownerId", ownerID)
+	}
+	return result, err
+}
+
+// Inspect says who holds the key. It is advisory.
+func (s *Service) Inspect(ctx context.Context, key string) (Grant, bool, error) {
+	if err := ValidKey(key); err != nil {
+		return Grant{}, false, err
+	}
+	return s.store.Read(ctx, key)
+}
+
+// Revoke ends the holder's grant on an operator's word.
+func (s *Service) Revoke(ctx context.Context, request RevokeRequest) (Revocation, error) {
+	if err := request.Validate(); err != nil {
+		return Revocation{}, err
+	}
+	result, err := s.store.Revoke(ctx, request)
+	if err == nil {
+		s.logger.Warn("lock revoked", "event", "lock_revoked", "lockKey", request.Key, "token", int64(result.RevokedToken),
+			"revokedBy", request.Operator, "reason", request.Reason, "ownerId", result.PreviousOwner)
+	}
+	return result, err
+}
+
+const (
+	reapInterval = time.Second
+	reapBatch    = 500
+	reapTimeout  = 5 * time.Second
+)
+
+// Reap removes what has expired, once a second, until ctx ends. Takeovers don't wait for it; it
+// keeps the tables small and makes expiry visible.
+func (s *Service) Reap(ctx context.Context) {
+	ticker := time.NewTicker(reapInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := s.ReapOnce(ctx); err != nil && ctx.Err() == nil {
+				s.logger.Warn("reaping failed; the next round tries again", "event", "reap_failed", "error", err)
+			}
+		}
+	}
+}
+
+// ReapOnce removes what has expired by now, batch by batch.
+func (s *Service) ReapOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
+	defer cancel()
+	for {
+		expired, err := s.store.Reap(ctx, reapBatch)
+		if err != nil {
+			return err
+		}
+		for _, e := range expired {
+			s.logger.Warn("lease expired", "event", "lease_expired", "lockKey", e.Key, "token", int64(e.Token), "overdueMillis", e.Overdue.Milliseconds())
+		}
+		s.recorder.LeasesExpired(len(expired))
+		if len(expired) < reapBatch {
+			break
+		}
+	}
+	held, err := s.store.CountHeld(ctx)
+	if err == nil {
+		s.recorder.Held(held)
+	}
+	return err
+}

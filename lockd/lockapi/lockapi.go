@@ -1,0 +1,134 @@
+// Package lockapi is lockd's wire contract: paths, JSON bodies, header names and error
+// codes, for the server and for clients alike. Times are RFC 3339 UTC with milliseconds and are for
+// people; durations are whole milliseconds.
+package lockapi
+
+import "time"
+
+// Header names. A grant's token travels as decimal text, since JavaScript clients lose integers above 2^53.
+const (
+	HeaderToken   = "X-Fencing-Token" //nolint:gosec // a header's name
+	HeaderOwner   = "X-Owner-Id"
+	HeaderTraceID = "X-Trace-Id"
+)
+
+// Error codes. Programs branch on these.
+const (
+	CodeValidationFailed   = "VALIDATION_FAILED"   // 400
+	CodeInvalidToken       = "INVALID_TOKEN"       // 400
+	CodeNotFound           = "NOT_FOUND"           // 404, no such call
+	CodeSessionUnknown     = "SESSION_UNKNOWN"     // 404
+	CodeLockNotHeld        = "LOCK_NOT_HELD"       // 404, revoke
+	CodeMethodNotAllowed   = "METHOD_NOT_ALLOWED"  // 405
+	CodeRequestTimeout     = "REQUEST_TIMEOUT"     // 408
+	CodeLockContended      = "LOCK_CONTENDED"      // 409
+	CodeLockLost           = "LOCK_LOST"           // 409
+	CodeTokenMismatch      = "TOKEN_MISMATCH"      // 409, revoke with expectedToken
+	CodeSessionExpired     = "SESSION_EXPIRED"     // 410
+	CodeBodyTooLarge       = "BODY_TOO_LARGE"      // 413
+	CodeHeadTooLarge       = "HEAD_TOO_LARGE"      // 431
+	CodeInternal           = "INTERNAL"            // 500
+	CodeBackendUnavailable = "BACKEND_UNAVAILABLE" // 503
+)
+
+// Time is an instant in the contract's format.
+type Time struct{ time.Time }
+
+const timeFormat = "2006-01-02T15:04:05.000Z07:00"
+
+// MarshalText writes the instant in UTC with milliseconds.
+func (t Time) MarshalText() ([]byte, error) { return []byte(t.UTC().Format(timeFormat)), nil }
+
+// UnmarshalText reads RFC 3339.
+func (t *Time) UnmarshalText(text []byte) error {
+	parsed, err := time.Parse(time.RFC3339Nano, string(text))
+	t.Time = parsed
+	return err
+}
+
+// OpenSessionRequest is L1's body.
+type OpenSessionRequest struct {
+	OwnerID   string `json:"ownerId"`
+	TTLMillis *int64 `json:"ttlMillis,omitempty"`
+}
+
+// Session is L1's answer.
+type Session struct {
+	SessionID string `json:"sessionId"`
+	OwnerID   string `json:"ownerId"`
+	TTLMillis int64  `json:"ttlMillis"`
+	ExpiresAt Time   `json:"expiresAt"`
+}
+
+// Heartbeat is L2's answer.
+type Heartbeat struct {
+	SessionID     string `json:"sessionId"`
+	ExpiresAt     Time   `json:"expiresAt"`
+	ServerTime    Time   `json:"serverTime"`
+	HeldLockCount int    `json:"heldLockCount"`
+}
+
+// AcquireRequest is L4's body.
+type AcquireRequest struct {
+	SessionID  string `json:"sessionId"`
+	TTLMillis  *int64 `json:"ttlMillis,omitempty"`
+	WaitMillis *int64 `json:"waitMillis,omitempty"`
+}
+
+// LockGrant is the answer of L4 and L5; the token also stands in the header X-Fencing-Token.
+type LockGrant struct {
+	Key                string `json:"key"`
+	OwnerID            string `json:"ownerId"`
+	SessionID          string `json:"sessionId"`
+	FencingToken       int64  `json:"fencingToken"`
+	AcquiredAt         Time   `json:"acquiredAt"`
+	ExpiresAt          Time   `json:"expiresAt"`
+	TTLMillis          int64  `json:"ttlMillis"`
+	GrantedAfterMillis int64  `json:"grantedAfterMillis"`
+}
+
+// RenewRequest is L5's optional body.
+type RenewRequest struct {
+	TTLMillis *int64 `json:"ttlMillis,omitempty"`
+}
+
+// ReleaseResult is L6's answer.
+type ReleaseResult struct {
+	Released bool `json:"released"`
+	Stale    bool `json:"stale"`
+}
+
+// LockInfo is L7's answer. It is advisory: never a basis for acting.
+type LockInfo struct {
+	Key          string `json:"key"`
+	Held         bool   `json:"held"`
+	OwnerID      string `json:"ownerId,omitempty"`
+	FencingToken int64  `json:"fencingToken,omitempty"`
+	AcquiredAt   *Time  `json:"acquiredAt,omitempty"`
+	ExpiresAt    *Time  `json:"expiresAt,omitempty"`
+	WaiterCount  *int   `json:"waiterCount,omitempty"`
+}
+
+// RevokeRequest is L8's body.
+type RevokeRequest struct {
+	Operator      string `json:"operator"`
+	Reason        string `json:"reason"`
+	ExpectedToken *int64 `json:"expectedToken,omitempty"`
+}
+
+// Revocation is L8's answer.
+type Revocation struct {
+	RevokedToken  int64 `json:"revokedToken"`
+	NewTokenFloor int64 `json:"newTokenFloor"`
+	RevocationID  int64 `json:"revocationId"`
+}
+
+// Error is every refusal's body.
+type Error struct {
+	Code             string         `json:"code"`
+	Message          string         `json:"message"`
+	RetrySafe        bool           `json:"retrySafe"`
+	RetryAfterMillis int64          `json:"retryAfterMillis,omitempty"`
+	Details          map[string]any `json:"details,omitempty"`
+	TraceID          string         `json:"traceId"`
+}

@@ -1,0 +1,87 @@
+// Lockd is the lock service: it grants leases, and every grant carries a fencing token that only grows.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"fenceline/internal/buildinfo"
+	"fenceline/internal/daemon"
+	"fenceline/internal/migrate"
+	"fenceline/lockd/app"
+	"fenceline/migrations"
+)
+
+const description = `Grants leases on keys. Every grant carries a fencing token that only grows, so that a resource can tell a
+stale holder from the current one.
+
+Example:
+  export LOCKD_DATABASE_URL=postgres://lockd:secret@127.0.0.1:5432/lockdb
+  lockd migrate          # as the database's owner, once
+  lockd serve            # as a login with the role lockapp
+  curl -s http://127.0.0.1:7400/v1/locks/payout:42
+
+Every flag has an environment variable; configs/lockd.env lists them with their defaults.`
+
+// cli is the command line.
+type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Run the lock service."`
+	Migrate migrateCmd `cmd:"" help:"Bring lockdb's schema up to date."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+type serveCmd struct {
+	DatabaseURL    string        `help:"Connection URL of lockdb." env:"LOCKD_DATABASE_URL,LOCKDB_URL" required:"" placeholder:"URL"`
+	Listen         string        `help:"Address of the API: host:port or unix:/path?mode=0660." env:"LOCKD_LISTEN" default:"127.0.0.1:7400"`
+	AdminListen    string        `help:"Address of health and metrics." env:"LOCKD_ADMIN_LISTEN" default:"127.0.0.1:7401"`
+	AllowAnyHost   bool          `help:"Bind to an address that others can reach, although lockd asks nobody who they are." env:"LOCKD_ALLOW_ANY_HOST"`
+	MaxConns       int32         `help:"Connections to lockdb, at most." env:"LOCKD_MAX_CONNS" default:"16"`
+	QueryMode      string        `help:"How statements are sent: ${enum}. cache_statement needs a direct connection; the others work behind a transaction-mode pooler." env:"LOCKD_QUERY_MODE" enum:"cache_describe,cache_statement,exec,simple_protocol" default:"cache_describe"`
+	StoreTimeout   time.Duration `help:"Time limit for one statement." env:"LOCKD_STORE_TIMEOUT" default:"3s"`
+	StartupTimeout time.Duration `help:"How long the start waits for the database before it goes on without." env:"LOCKD_STARTUP_TIMEOUT" default:"5s"`
+	Grace          time.Duration `help:"Time for requests under way after SIGTERM." env:"LOCKD_GRACE" default:"10s"`
+	LogLevel       string        `help:"One of ${enum}." env:"LOCKD_LOG_LEVEL" enum:"trace,debug,info,warn,error" default:"info"`
+}
+
+func (c *serveCmd) Run() error {
+	logger, err := daemon.NewLogger("lockd", c.LogLevel, os.Stderr)
+	if err != nil {
+		return err
+	}
+	return daemon.Run(context.Background(), app.New(app.Config{
+		Listen: c.Listen, AdminListen: c.AdminListen, AllowAnyHost: c.AllowAnyHost,
+		DatabaseURL: c.DatabaseURL, MaxConns: c.MaxConns, QueryMode: c.QueryMode,
+		StoreTimeout: c.StoreTimeout, StartupTimeout: c.StartupTimeout,
+	}, logger), c.Grace, logger)
+}
+
+type migrateCmd struct {
+	DatabaseURL string `help:"Connection URL of lockdb, as its owner." env:"LOCKD_DATABASE_URL,LOCKDB_URL" placeholder:"URL"`
+	Check       bool   `help:"Change nothing; exit with 1 when something is pending."`
+	PrintSQL    bool   `help:"Print the statements instead, for somebody else to apply." name:"print-sql"`
+}
+
+func (c *migrateCmd) Run() error {
+	command := migrate.Command{DatabaseURL: c.DatabaseURL, Check: c.Check, PrintSQL: c.PrintSQL, Sets: []migrations.Set{migrations.LockDB()}}
+	return command.Run(context.Background(), os.Stdout)
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run() error {
+	_, err := fmt.Fprintln(os.Stdout, "lockd", buildinfo.Version())
+	return err
+}
+
+func main() {
+	var c cli
+	parsed := kong.Parse(&c, kong.Name("lockd"), kong.Description(description), kong.UsageOnError())
+	if err := parsed.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "lockd:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,152 @@
+// Package pgstore keeps sessions and grants in lockdb, a PostgreSQL database, with the statements
+// of C1 §1.3 and §1.4. One primary is the serialisation point and its clock the only one.
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fenceline/internal/postgres"
+	"fenceline/lockd/lock"
+)
+
+// Contract is the schema that this package's statements are written for.
+func Contract() postgres.Contract {
+	return postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 1, Max: 1}
+}
+
+// Store implements lock.Store.
+type Store struct {
+	pool    *pgxpool.Pool
+	timeout time.Duration
+	checked atomic.Bool
+	acquire string // C1's statement; a negative control puts a broken one here
+	ordered bool   // whether orderGrants runs; only a negative control says no
+	renew   string
+	release string
+	floor   bool // whether a revocation draws a token; only a negative control says no
+}
+
+// New returns a store over the pool. Timeout bounds one statement; 0 means 3 s.
+func New(pool *pgxpool.Pool, timeout time.Duration) *Store {
+	if timeout == 0 {
+		timeout = 3 * time.Second
+	}
+	return &Store{pool: pool, timeout: timeout, acquire: acquire, ordered: true, renew: renew, release: release, floor: true}
+}
+
+// Check says whether the database can be trusted with tokens: writable, durable, the expected schema. Until it has
+// held once, the store grants nothing.
+func (s *Store) Check(ctx context.Context) error {
+	err := errors.Join(
+		postgres.CheckWritable(ctx, s.pool),
+		postgres.CheckDurability(ctx, s.pool),
+		postgres.CheckContract(ctx, s.pool, Contract()),
+	)
+	s.checked.Store(err == nil)
+	return err
+}
+
+// trusted makes sure that Check has held. A token from a database that forgets commits could be handed out twice.
+func (s *Store) trusted(ctx context.Context) error {
+	if s.checked.Load() {
+		return nil
+	}
+	if err := s.Check(ctx); err != nil {
+		return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// inTx runs fn in a transaction of its own and gives its errors the domain's identities.
+func (s *Store) inTx(ctx context.Context, doing string, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	if err := s.trusted(ctx); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{StatementTimeout: s.timeout, LockTimeout: s.timeout}, fn)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, identify(ctx, err))
+	}
+	return nil
+}
+
+// identify tells the store's answers from its silence. An error that is no answer of the domain's is
+// ErrUnavailable when nothing happened, and ErrUnknownOutcome when the commit's answer was lost.
+func identify(ctx context.Context, err error) error {
+	for _, answer := range []error{lock.ErrSessionUnknown, lock.ErrSessionExpired, lock.ErrLockLost, lock.ErrNotHeld, lock.ErrTokenMismatch, lock.ErrInvalid} {
+		if errors.Is(err, answer) {
+			return err
+		}
+	}
+	err = postgres.Classify(ctx, err)
+	switch {
+	case errors.Is(err, postgres.ErrOutcomeUnknown):
+		return fmt.Errorf("%w: %w", lock.ErrUnknownOutcome, err)
+	case errors.Is(err, postgres.ErrPermission), errors.Is(err, postgres.ErrSchema):
+		return err // a defect of the deployment; the API says so
+	}
+	return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+}
+
+// OpenSession implements lock.Store.
+func (s *Store) OpenSession(ctx context.Context, ownerID string, ttl time.Duration) (lock.Session, error) {
+	session := lock.Session{ID: uuid.New(), OwnerID: ownerID, TTL: ttl}
+	err := s.inTx(ctx, "open session", func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, openSession, session.ID, ownerID, ttl.Seconds(), ttl.Milliseconds()).Scan(&session.ExpiresAt)
+	})
+	return session, err
+}
+
+// Heartbeat implements lock.Store.
+func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID) (session lock.Session, held int, now time.Time, err error) {
+	err = s.inTx(ctx, "heartbeat", func(ctx context.Context, tx pgx.Tx) error {
+		var live bool
+		var ttlMillis int64
+		err := tx.QueryRow(ctx, readSession, id).Scan(&session.OwnerID, &ttlMillis, &live)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return lock.ErrSessionUnknown
+		case err != nil:
+			return err
+		case !live:
+			return lock.ErrSessionExpired
+		}
+		session.ID, session.TTL = id, time.Duration(ttlMillis)*time.Millisecond
+		err = tx.QueryRow(ctx, heartbeat, id, session.TTL.Seconds()).Scan(&session.ExpiresAt)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return lock.ErrSessionUnknown // deleted since the statement before
+		}
+		if err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, countSession, id).Scan(&held, &now)
+	})
+	return session, held, now, err
+}
+
+// CloseSession implements lock.Store.
+func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) error {
+	return s.inTx(ctx, "close session", func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, closeSession, id)
+		if err == nil && tag.RowsAffected() == 0 {
+			return lock.ErrSessionUnknown
+		}
+		return err
+	})
+}
+
+// CountHeld implements lock.Store.
+func (s *Store) CountHeld(ctx context.Context) (int64, error) {
+	var n int64
+	if err := s.pool.QueryRow(ctx, countHeld).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count held locks: %w", identify(ctx, err))
+	}
+	return n, nil
+}
