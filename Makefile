@@ -1,0 +1,67 @@
+# Fenceline: every task that people and CI run. `make help` lists them.
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS   += --no-print-directory
+
+GO       ?= go
+PG_MAJOR ?= 16
+N        ?= 1
+KEEP     ?=
+export PG_MAJOR
+
+# Tools are pinned here and run with `go run`: nothing to install, the same everywhere.
+GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOFUMPT       := $(GO) run mvdan.cc/gofumpt@v0.12.0
+
+# Runs a command beside one real PostgreSQL server, found or fetched (internal/pgserver).
+WITH_POSTGRES := $(GO) run ./internal/pgserver/cmd/withpg --
+TEST          := $(GO) test -race -timeout 10m
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@printf 'Usage: make TARGET [VARIABLE=value]\n\n'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nVariables: N=5 repeats the demo, KEEP=1 leaves it running, PG_MAJOR=16 is the PostgreSQL that is used.\n'
+
+.PHONY: build
+build: ## Build lockd, sidecar, paysvc and the demo into bin/
+	@echo "building bin/"
+	@mkdir -p bin
+	@$(GO) build -trimpath -o bin/ ./lockd ./sidecar ./paysvc ./examples/payouts
+
+.PHONY: demo
+demo: deps build ## Run the experiment: money is paid twice without the sidecar, never with it
+	@bin/payouts --bin bin --repeat $(N) $(if $(KEEP),--keep)
+
+.PHONY: test
+test: deps ## Run every test that fits ten minutes, on real servers, with the race detector
+	@$(WITH_POSTGRES) $(TEST) ./...
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need no server (packages whose tests don't import internal/pgserver)
+	@$(TEST) $$($(GO) list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
+		| grep -v 'fenceline/internal/pgserver' | cut -d ' ' -f 1)
+
+.PHONY: test-long
+test-long: test ## Run everything, the twenty repeats of the experiment included
+	@$(MAKE) demo N=20
+
+.PHONY: lint
+lint: ## Run vet, the linter and the formatter's check; go.mod must be tidy
+	@echo "go mod tidy -diff"; $(GO) mod tidy -diff
+	@echo "go vet"; $(GO) vet ./...
+	@echo "golangci-lint (the first run builds it, about two minutes)"; $(GOLANGCI_LINT) run ./...
+
+.PHONY: fmt
+fmt: ## Format the code (gofumpt)
+	@$(GOFUMPT) -w $$(git ls-files '*.go')
+
+.PHONY: deps
+deps: ## Install the system packages that the targets need (as root), or print the command
+	@scripts/deps
+
+.PHONY: clean
+clean: ## Remove what was built; the cache of fetched servers stays
+	@rm -rf bin
