@@ -81,6 +81,9 @@ type Route struct {
 	Admit   Admit
 	Key     Key
 	Mode    Mode
+	// Overlaps names earlier routes that may take some of this one's requests and decide
+	// differently.
+	Overlaps []string
 }
 
 // Key says where a request's key comes from. Exactly one of the first five is set; the

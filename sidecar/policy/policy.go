@@ -1,0 +1,112 @@
+// Package policy decides which route a request takes and which key it concerns. It is built once from the configuration and
+// never changes; it sees exactly the bytes that will be forwarded.
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	"fenceline/sidecar/config"
+)
+
+// Policy is an immutable matcher.
+type Policy struct {
+	routes    []*Route
+	unmatched config.Unmatched
+}
+
+// Route is one rule with what it needs at run time.
+type Route struct {
+	config.Route
+	// Guard is nil on a passed route.
+	Guard    *config.Guard
+	template config.Template
+	anyPath  bool
+	keySQL   string
+	keyArgs  []string
+}
+
+// Guarded says whether requests need an admission: the route has a guard and enforces it.
+func (r *Route) Guarded() bool { return r.Guard != nil && r.Mode == config.ModeEnforce }
+
+// New builds the matcher of a valid configuration.
+func New(cfg *config.Config) (*Policy, error) {
+	p := &Policy{unmatched: cfg.Unmatched}
+	for _, rc := range cfg.Routes {
+		r := &Route{Route: rc, anyPath: rc.Path == ""}
+		if !r.anyPath {
+			template, err := config.ParseTemplate(rc.Path)
+			if err != nil {
+				return nil, fmt.Errorf("route %s: %w", rc.Name, err)
+			}
+			r.template = template
+		}
+		if rc.Guard != "" && !rc.Pass {
+			i := slices.IndexFunc(cfg.Guards, func(g config.Guard) bool { return g.Name == rc.Guard })
+			if i < 0 {
+				return nil, fmt.Errorf("route %s: no guard %s", rc.Name, rc.Guard)
+			}
+			r.Guard = &cfg.Guards[i]
+		}
+		if lookup := rc.Key.Lookup; lookup != nil {
+			r.keySQL, r.keyArgs = lookup.Positional(), lookup.ParamNames()
+		}
+		p.routes = append(p.routes, r)
+	}
+	return p, nil
+}
+
+// Routes are the rules in the order in which they are tried.
+func (p *Policy) Routes() []*Route { return slices.Clone(p.routes) }
+
+// Outcome says what a request's method and path come to.
+type Outcome int
+
+// The outcomes of Match.
+const (
+	// Matched means that a route takes the request.
+	Matched Outcome = iota
+	// NoRoute means that no route knows the path, and that the configuration rejects such requests.
+	NoRoute
+	// WrongMethod means that routes know the path, but none with this method.
+	WrongMethod
+	// PassUnmatched means that no route takes it and that the configuration lets such requests pass.
+	PassUnmatched
+)
+
+// Match is the result of matching.
+type Match struct {
+	Outcome Outcome
+	Route   *Route            // when Matched
+	Params  map[string]string // values of the template's parameters, as they stand in the path
+	Allowed []string          // when WrongMethod: the methods that the path has
+}
+
+// Match finds the first route for the method and path, byte for byte. The path is the one that will be forwarded,
+// without its query.
+func (p *Policy) Match(method, path string) Match {
+	var allowed []string
+	for _, r := range p.routes {
+		var params map[string]string
+		if !r.anyPath {
+			var ok bool
+			if params, ok = r.template.Match(path); !ok {
+				continue
+			}
+		}
+		if slices.Contains(r.Methods, method) {
+			return Match{Outcome: Matched, Route: r, Params: params}
+		}
+		if !r.anyPath {
+			allowed = append(allowed, r.Methods...)
+		}
+	}
+	switch {
+	case p.unmatched == config.UnmatchedPass && len(allowed) == 0:
+		return Match{Outcome: PassUnmatched}
+	case len(allowed) > 0:
+		slices.Sort(allowed)
+		return Match{Outcome: WrongMethod, Allowed: slices.Compact(allowed)}
+	}
+	return Match{Outcome: NoRoute}
+}
