@@ -1,0 +1,27 @@
+package app
+
+import (
+	"context"
+	"os"
+
+	"fenceline/internal/migrate"
+	"fenceline/migrations"
+)
+
+// Migrate is the command migrate.
+type Migrate struct {
+	DatabaseURL string `help:"Connection URL of paydb, as its owner." env:"PAYSVC_DATABASE_URL,PAYDB_URL" placeholder:"URL"`
+	WithSeed    bool   `help:"Also apply the synthetic accounts of the demonstration; never where real money is."`
+	Check       bool   `help:"Change nothing; exit with 1 when something is pending."`
+	PrintSQL    bool   `help:"Print the statements instead, for somebody else to apply." name:"print-sql"`
+}
+
+// Run applies, checks or prints the migrations.
+func (c *Migrate) Run() error {
+	sets := []migrations.Set{migrations.PayDB()}
+	if c.WithSeed {
+		sets = append(sets, migrations.SeedPayDB())
+	}
+	command := migrate.Command{DatabaseURL: c.DatabaseURL, Check: c.Check, PrintSQL: c.PrintSQL, Sets: sets}
+	return command.Run(context.Background(), os.Stdout)
+}

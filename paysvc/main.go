@@ -1,0 +1,49 @@
+// Paysvc is a plain payment system: what the sidecar protects in the demonstration and in tests. Each role is a process of its own.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/alecthomas/kong"
+
+	"fenceline/internal/buildinfo"
+	"fenceline/paysvc/app"
+)
+
+const description = `A payment system for demonstrations and tests, one role a process. Its roles trust the lock service and
+compare no fencing token: that is what the sidecar before them is for. All data is synthetic.
+
+Example:
+  export PAYSVC_DATABASE_URL=postgres://paysvc:secret@127.0.0.1:5432/paydb
+  paysvc migrate --with-seed        # as the database's owner, once
+  paysvc resource                   # as a login with the role payapp
+  curl -s 'http://127.0.0.1:8080/v1/payouts?state=PENDING&limit=10'
+
+Every flag of a role has an environment variable; configs/paysvc-*.env list them with their defaults.`
+
+// cli is the command line.
+type cli struct {
+	Resource  app.Resource  `cmd:"" help:"Run the payment-resource: accounts, payouts and the ledger."`
+	RailProxy app.RailProxy `cmd:"" help:"Run the rail-proxy, the only one that calls the rail."`
+	RailStub  app.RailStub  `cmd:"" help:"Run the rail, a third party that carries out every submission."`
+	Executor  app.Executor  `cmd:"" help:"Run the payout-executor, the worker."`
+	Migrate   app.Migrate   `cmd:"" help:"Bring paydb's schema up to date."`
+	Version   versionCmd    `cmd:"" help:"Print the version."`
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run() error {
+	_, err := fmt.Fprintln(os.Stdout, "paysvc", buildinfo.Version())
+	return err
+}
+
+func main() {
+	var c cli
+	parsed := kong.Parse(&c, kong.Name("paysvc"), kong.Description(description), kong.UsageOnError())
+	if err := parsed.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "paysvc:", err)
+		os.Exit(1)
+	}
+}

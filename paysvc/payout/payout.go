@@ -1,0 +1,128 @@
+package payout
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"fenceline/lockd/lock"
+)
+
+// Payout is one payment to be made from an account.
+type Payout struct {
+	ID             uuid.UUID
+	AccountID      uuid.UUID
+	Money          Money
+	State          State
+	ClaimedBy      string     // empty while nobody has claimed it
+	ClaimToken     lock.Token // 0 while nobody has claimed it
+	IdempotencyKey string
+	AttemptCount   int
+	CreatedAt      time.Time
+	UpdatedAt      time.Time
+}
+
+// Direction is a leg's side of the ledger.
+type Direction string
+
+// The directions: a DEBIT takes from the account, a CREDIT gives to it.
+const (
+	Debit  Direction = "DEBIT"
+	Credit Direction = "CREDIT"
+)
+
+// Entry is one leg in the ledger.
+type Entry struct {
+	ID        uuid.UUID
+	PayoutID  uuid.UUID
+	AccountID uuid.UUID
+	Direction Direction
+	Minor     Minor
+	Fence     lock.Token // the token of the grant under which the leg was written
+	CreatedAt time.Time
+}
+
+// Account is an account with its balance and the sum of its ledger entries, credits less debits. The two are equal unless
+// something went wrong.
+type Account struct {
+	ID        uuid.UUID
+	Balance   Money
+	LedgerSum Minor
+	UpdatedAt time.Time
+}
+
+// Holder is who writes: the worker and the token of its grant.
+type Holder struct {
+	Owner string
+	Token lock.Token
+}
+
+// Ways in which a call can fail. Callers branch on these with errors.Is.
+var (
+	// ErrInvalid means that a value given from outside isn't acceptable; the text names it.
+	ErrInvalid = errors.New("invalid")
+	// ErrPayoutNotFound means that there is no such payout.
+	ErrPayoutNotFound = errors.New("no such payout")
+	// ErrAccountNotFound means that there is no such account.
+	ErrAccountNotFound = errors.New("no such account")
+	// ErrInsufficientFunds means that the account can't cover the amount.
+	ErrInsufficientFunds = errors.New("insufficient funds")
+	// ErrIdempotencyConflict means that the key was used before, for another request.
+	ErrIdempotencyConflict = errors.New("idempotency key was used for another request")
+	// ErrCurrency means that two currencies were mixed.
+	ErrCurrency = errors.New("currencies differ")
+	// ErrOverflow means that an amount would leave the range of 64 bits.
+	ErrOverflow = errors.New("amount out of range")
+	// ErrUnavailable means that the store can't be used now and that nothing has happened.
+	ErrUnavailable = errors.New("store unavailable")
+	// ErrOutcomeUnknown means that the change may or may not have happened. It is neither success nor failure.
+	ErrOutcomeUnknown = errors.New("outcome unknown")
+)
+
+const (
+	maxOwner = 64
+	maxText  = 128
+	idLength = 36
+)
+
+// ParseID reads a UUID in its common form, 8-4-4-4-12 hexadecimal digits; name stands in the error. Other spellings that UUID libraries
+// take (braces, urn:, no hyphens) are refused: one thing has one name.
+func ParseID(name, text string) (uuid.UUID, error) {
+	if len(text) != idLength {
+		return uuid.UUID{}, errID(name)
+	}
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return uuid.UUID{}, errID(name)
+	}
+	return id, nil
+}
+
+func errID(name string) error {
+	return fmt.Errorf("%w: %s: want a UUID such as 7f3e2d1c-0000-4000-8000-000000000000", ErrInvalid, name)
+}
+
+// ValidOwner checks an owner's name: 1 to 64 characters.
+func ValidOwner(name, text string) error { return validText(name, text, maxOwner) }
+
+// ValidText checks an opaque text, such as a key or a reference: 1 to 128 characters.
+func ValidText(name, text string) error { return validText(name, text, maxText) }
+
+// validText wants UTF-8 without control characters: such text can be stored, logged and shown.
+func validText(name, text string, most int) error {
+	if !utf8.ValidString(text) {
+		return fmt.Errorf("%w: %s: want UTF-8", ErrInvalid, name)
+	}
+	if n := utf8.RuneCountInString(text); n < 1 || n > most {
+		return fmt.Errorf("%w: %s: want 1 to %d characters", ErrInvalid, name, most)
+	}
+	for _, r := range text {
+		if r < ' ' || (r >= 0x7f && r < 0xa0) {
+			return fmt.Errorf("%w: %s: control characters are not allowed", ErrInvalid, name)
+		}
+	}
+	return nil
+}
