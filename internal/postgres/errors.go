@@ -113,3 +113,12 @@ func Constraint(err error) (code, name string) {
 	}
 	return "", ""
 }
+
+// State returns the SQLSTATE of a server's error, "" for any other error.
+func State(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}

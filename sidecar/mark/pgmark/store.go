@@ -1,0 +1,171 @@
+// Package pgmark keeps marks in columns of existing PostgreSQL tables.
+package pgmark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fenceline/internal/postgres"
+	"fenceline/lockd/lock"
+	"fenceline/sidecar/config"
+	"fenceline/sidecar/mark"
+)
+
+// Store implements mark.Store.
+type Store struct {
+	pool    *pgxpool.Pool
+	guards  map[string]guard
+	timeout time.Duration
+	maxJump int64
+	checked atomic.Bool
+}
+
+type guard struct {
+	statements
+	mark config.Mark
+}
+
+// New returns a store for the guards. Timeout bounds one admission; maxJump is the largest plausible distance between
+// a token and the mark.
+func New(pool *pgxpool.Pool, guards []config.Guard, timeout time.Duration, maxJump int64) *Store {
+	s := &Store{pool: pool, guards: map[string]guard{}, timeout: timeout, maxJump: maxJump}
+	for _, g := range guards {
+		s.guards[g.Name] = guard{statements: build(g.Mark), mark: g.Mark}
+	}
+	return s
+}
+
+// Admit implements mark.Store.
+func (s *Store) Admit(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+	g, ok := s.guards[a.Guard]
+	if !ok {
+		return mark.Decision{}, fmt.Errorf("no guard %s", a.Guard)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.trusted(ctx); err != nil {
+		return mark.Decision{}, fmt.Errorf("admit: %w", err)
+	}
+	statement := g.newerOrSame
+	if a.Newer {
+		statement = g.newer
+	}
+	admitted, err := s.raise(ctx, statement, a)
+	switch {
+	case err != nil:
+		return s.fault(ctx, err)
+	case admitted:
+		return mark.Decision{Verdict: mark.Admitted}, nil
+	}
+	return s.explain(ctx, g, a)
+}
+
+// raise runs the conditional statement and its settings as one pipeline with one Sync, hence as one transaction: when the pipeline
+// has ended without an error, it is committed, and durably so.
+func (s *Store) raise(ctx context.Context, statement string, a mark.Admission) (admitted bool, err error) {
+	batch := &pgx.Batch{}
+	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: s.timeout, LockTimeout: s.timeout})
+	batch.Queue(statement, a.Key, int64(a.Token), s.maxJump).QueryRow(func(row pgx.Row) error {
+		var token int64
+		err := row.Scan(&token)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		admitted = err == nil && token == int64(a.Token)
+		return err
+	})
+	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
+		return false, err // also when only the commit failed: an unknown outcome is no admission
+	}
+	return admitted, nil
+}
+
+// fault tells a key that can't have a mark from a store that can't be used.
+func (s *Store) fault(ctx context.Context, err error) (mark.Decision, error) {
+	if code, _ := postgres.Constraint(err); code == postgres.ForeignKeyViolation {
+		return mark.Decision{Verdict: mark.KeyNotFound}, nil
+	}
+	return mark.Decision{}, fmt.Errorf("admit: %w: %w", mark.ErrUnavailable, postgres.Classify(ctx, err))
+}
+
+// explain reads the mark once to say why a request wasn't admitted. The refusal itself is final: this read decides
+// nothing but its wording.
+func (s *Store) explain(ctx context.Context, g guard, a mark.Admission) (mark.Decision, error) {
+	highest, found, err := s.read(ctx, g, a.Key)
+	if err != nil {
+		return mark.Decision{}, err
+	}
+	switch {
+	case !found && g.mark.Missing == config.MissingReject:
+		return mark.Decision{Verdict: mark.KeyNotFound}, nil
+	case highest > a.Token, highest == a.Token && a.Newer:
+		return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, nil
+	case int64(a.Token)-int64(highest) > s.maxJump:
+		return mark.Decision{Verdict: mark.Implausible, Highest: highest}, nil
+	}
+	// The statement refused a token that the mark read now would admit: the mark was lowered in between.
+	return mark.Decision{}, fmt.Errorf("guard %s: %w: it stands at %d, below what refused %d a moment before", a.Guard, mark.ErrWentBack, highest, a.Token)
+}
+
+// Read implements mark.Store.
+func (s *Store) Read(ctx context.Context, guardName, key string) (lock.Token, bool, error) {
+	g, ok := s.guards[guardName]
+	if !ok {
+		return 0, false, fmt.Errorf("no guard %s", guardName)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.read(ctx, g, key)
+}
+
+func (s *Store) read(ctx context.Context, g guard, key string) (token lock.Token, found bool, err error) {
+	err = s.pool.QueryRow(ctx, g.statements.read, key).Scan(&token)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("read mark: %w: %w", mark.ErrUnavailable, postgres.Classify(ctx, err))
+	}
+	return token, true, nil
+}
+
+// Lookup implements mark.Store. The transaction is read-only, whatever the query says.
+func (s *Store) Lookup(ctx context.Context, query string, args []string) (key string, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	values := make([]any, 0, len(args))
+	for _, arg := range args {
+		values = append(values, arg)
+	}
+	var keys []*string
+	batch := &pgx.Batch{}
+	batch.Queue("SELECT set_config('transaction_read_only', 'on', true), set_config('statement_timeout', $1, true)", fmt.Sprintf("%dms", max(s.timeout.Milliseconds(), 1)))
+	batch.Queue("SELECT key::text FROM ("+query+") AS lookup (key) LIMIT 2", values...).Query(func(rows pgx.Rows) error {
+		keys, err = pgx.CollectRows(rows, pgx.RowTo[*string])
+		return err
+	})
+	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
+		return lookupFault(ctx, err)
+	}
+	switch {
+	case len(keys) == 0 || keys[0] == nil:
+		return "", false, nil
+	case len(keys) > 1:
+		return "", false, mark.ErrAmbiguousKey
+	}
+	return *keys[0], true, nil
+}
+
+// lookupFault: a value that isn't of the column's type (22P02, such as a UUID that is none) finds nothing.
+func lookupFault(ctx context.Context, err error) (string, bool, error) {
+	if postgres.State(err) == "22P02" {
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("lookup: %w: %w", mark.ErrUnavailable, postgres.Classify(ctx, err))
+}

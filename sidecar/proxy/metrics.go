@@ -1,0 +1,54 @@
+package proxy
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fenceline/internal/daemon"
+	"fenceline/sidecar/config"
+	"fenceline/sidecar/gate"
+	"fenceline/sidecar/policy"
+)
+
+// noRoute is the route label of requests that no route took.
+const noRoute = "none"
+
+// metrics are the sidecar's; every series is there at zero from the start.
+type metrics struct {
+	decisions *prometheus.CounterVec
+	fenced    *prometheus.CounterVec
+	store     *prometheus.HistogramVec
+	upstream  *prometheus.HistogramVec
+	failures  *prometheus.CounterVec
+	inflight  *prometheus.GaugeVec
+}
+
+func newMetrics(registry prometheus.Registerer, cfg *config.Config, routes []*policy.Route) *metrics {
+	m := &metrics{
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fence_decisions_total", Help: "What was decided on requests."}, []string{"route", "decision", "mode"}),
+		fenced:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "lock_fenced_out_total", Help: "Requests refused because their token was stale. Healthy at zero."}, []string{"resource"}),
+		store:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fence_store_seconds", Help: "Time of one admission at the mark store.", Buckets: daemon.LatencyBuckets()}, []string{"guard"}),
+		upstream:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fence_upstream_seconds", Help: "Time of one exchange with the resource.", Buckets: daemon.LatencyBuckets()}, []string{"route"}),
+		failures:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fence_upstream_failures_total", Help: "Exchanges that failed, by what is known of their effect."}, []string{"outcome"}),
+		inflight:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fence_inflight_current", Help: "Admitted requests whose outcome isn't known yet."}, []string{"guard"}),
+	}
+	registry.MustRegister(m.decisions, m.fenced, m.store, m.upstream, m.failures, m.inflight)
+	for _, d := range allDecisions {
+		m.decisions.WithLabelValues(noRoute, string(d), string(config.ModeEnforce))
+		for _, r := range routes {
+			m.decisions.WithLabelValues(r.Name, string(d), string(r.Mode))
+		}
+	}
+	for _, r := range routes {
+		m.upstream.WithLabelValues(r.Name)
+	}
+	m.upstream.WithLabelValues(noRoute)
+	for _, g := range cfg.Guards {
+		m.fenced.WithLabelValues(g.Name)
+		m.store.WithLabelValues(g.Name)
+		m.inflight.WithLabelValues(g.Name)
+	}
+	for _, outcome := range []gate.Outcome{gate.OutcomeNotSent, gate.OutcomeUnknown} {
+		m.failures.WithLabelValues(string(outcome))
+	}
+	return m
+}

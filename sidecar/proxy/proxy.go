@@ -1,0 +1,302 @@
+// Package proxy is the sidecar's data path: it receives a request whole, checks it, has it admitted, and sends it to the resource at most once.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+
+	"fenceline/internal/httperr"
+	"fenceline/lockd/lock"
+	"fenceline/sidecar/config"
+	"fenceline/sidecar/gate"
+	"fenceline/sidecar/httpcheck"
+	"fenceline/sidecar/mark"
+	"fenceline/sidecar/policy"
+)
+
+// keyCacheSize bounds the remembered lookups: about 20 MiB at worst.
+const keyCacheSize = 100_000
+
+// Proxy handles requests.
+type Proxy struct {
+	cfg      *config.Config
+	policy   *policy.Policy
+	store    mark.Store
+	keys     *mark.KeyCache
+	upstream *upstream
+	metrics  *metrics
+	logger   hclog.Logger
+	rules    httpcheck.Rules
+	slots    chan struct{} // limits.in_flight
+	// forwardFirst is a broken order, for the test that shows that it would be noticed.
+	forwardFirst bool
+}
+
+// New returns a proxy for a valid configuration.
+func New(cfg *config.Config, rules *policy.Policy, store mark.Store, registry prometheus.Registerer, logger hclog.Logger) *Proxy {
+	return &Proxy{
+		cfg: cfg, policy: rules, store: store, logger: logger,
+		keys: mark.NewKeyCache(keyCacheSize),
+		upstream: &upstream{
+			address: cfg.Upstream.URL.Host, connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout,
+			headLimit: int(cfg.Limits.Head), bodyLimit: int(cfg.Limits.Response),
+		},
+		metrics: newMetrics(registry, cfg, rules.Routes()),
+		rules:   httpcheck.Rules{TokenHeader: cfg.Token.Header, OwnerHeader: cfg.Token.OwnerHeader},
+		slots:   make(chan struct{}, cfg.Limits.InFlight),
+	}
+}
+
+// Close closes idle connections to the resource.
+func (p *Proxy) Close() { p.upstream.closeIdle() }
+
+// exchange is one request on its way through.
+type exchange struct {
+	fast    *fasthttp.RequestCtx
+	traceID string
+	request httpcheck.Request
+	body    []byte
+	match   policy.Match
+	key     string
+	token   lock.Token
+}
+
+func (e *exchange) route() string {
+	if e.match.Route == nil {
+		return noRoute
+	}
+	return e.match.Route.Name
+}
+
+func (e *exchange) mode() string {
+	if e.match.Route == nil {
+		return string(config.ModeEnforce)
+	}
+	return string(e.match.Route.Mode)
+}
+
+// Handle answers one request. Its work runs under a context of its own: a client that goes away doesn't cancel a write that was admitted.
+func (p *Proxy) Handle(fast *fasthttp.RequestCtx) {
+	e := &exchange{fast: fast, traceID: httperr.TraceID(fast)}
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	default:
+		p.answer(e, refuse("OVERLOADED", "as many requests are under way as limits.in_flight allows; nothing was forwarded").with("outcome", gate.OutcomeNotSent))
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.longest())
+	defer cancel()
+	if r := p.process(ctx, e); r != nil {
+		p.answer(e, r)
+	}
+}
+
+// longest is more than every single step may take together.
+func (p *Proxy) longest() time.Duration {
+	return 2*p.cfg.Store.Postgres.Timeout + p.cfg.Upstream.ConnectTimeout + p.cfg.Upstream.ResponseTimeout + 5*time.Second
+}
+
+// process runs the steps in the one order that is safe: check, match, key, admit, and only then forward.
+func (p *Proxy) process(ctx context.Context, e *exchange) *refusal {
+	if r := p.check(e); r != nil {
+		return r
+	}
+	e.match = p.policy.Match(e.request.Method, e.request.Path)
+	switch e.match.Outcome {
+	case policy.NoRoute:
+		return refuse("ROUTE_NOT_ALLOWED", "no route takes this request")
+	case policy.WrongMethod:
+		e.fast.Response.Header.Set("Allow", strings.Join(e.match.Allowed, ", "))
+		return refuse("METHOD_NOT_ALLOWED", "no route takes this method on this path")
+	case policy.Matched:
+		if e.match.Route.Guarded() {
+			return p.guarded(ctx, e)
+		}
+	case policy.PassUnmatched:
+	}
+	return p.forward(ctx, e, passed)
+}
+
+// check judges the head and takes copies of everything: fasthttp uses its memory again.
+func (p *Proxy) check(e *exchange) *refusal {
+	header := &e.fast.Request.Header
+	request, violation := httpcheck.Check(httpcheck.Head{
+		Method:   string(header.Method()),
+		Target:   string(header.RequestURI()),
+		Protocol: string(header.Protocol()),
+		Fields:   header.RawHeaders(),
+	}, p.rules)
+	if violation != nil {
+		e.fast.SetConnectionClose() // after a request that can be read in two ways the next one can't be trusted either
+		return refuse(violation.Code, "%s", violation.Reason)
+	}
+	e.request = request
+	e.body = e.fast.Request.Body()
+	return nil
+}
+
+// guarded admits a request and forwards it.
+func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
+	route := e.match.Route
+	if len(e.request.Tokens) != 1 {
+		return refuse("INVALID_TOKEN", "the header %s stands %d times, want once", p.rules.TokenHeader, len(e.request.Tokens))
+	}
+	token, err := lock.ParseToken(e.request.Tokens[0])
+	if err != nil {
+		return refuse("INVALID_TOKEN", "%s: %s", p.rules.TokenHeader, err)
+	}
+	e.token = token
+	if r := p.findKey(ctx, e); r != nil {
+		return r
+	}
+	if p.forwardFirst {
+		return p.forward(ctx, e, admitted)
+	}
+	start := time.Now()
+	verdict, err := p.store.Admit(ctx, mark.Admission{Guard: route.Guard.Name, Key: e.key, Token: token, Newer: route.Admit == config.AdmitNewer})
+	p.metrics.store.WithLabelValues(route.Guard.Name).Observe(time.Since(start).Seconds())
+	if err != nil {
+		return p.storeFault(e, err)
+	}
+	switch verdict.Verdict {
+	case mark.Admitted:
+		return p.forward(ctx, e, admitted)
+	case mark.FencedOut:
+		return p.fencedOut(e, verdict.Highest)
+	case mark.Implausible:
+		return refuse("TOKEN_IMPLAUSIBLE", "the token is more than token.max_jump above the highest one of this key; nothing was changed")
+	case mark.KeyNotFound:
+		return refuse("KEY_NOT_FOUND", "guard %s has no such key", route.Guard.Name)
+	}
+	return p.storeFault(e, errors.New("the store gave no decision"))
+}
+
+// findKey extracts the request's key, by a lookup where the route says so.
+func (p *Proxy) findKey(ctx context.Context, e *exchange) *refusal {
+	key, err := e.match.Route.Key(policy.Input{
+		Params: e.match.Params, Header: e.request.Values, Query: e.request.Query, Body: e.body,
+	})
+	if err != nil {
+		return refuse("KEY_INVALID", "%s", err)
+	}
+	if key.Lookup == nil {
+		e.key = key.Value
+		return nil
+	}
+	if cached, ok := p.keys.Get(key.Lookup.SQL, key.Lookup.Args); ok && key.Lookup.Immutable {
+		e.key = cached
+		return nil
+	}
+	found, ok, err := p.store.Lookup(ctx, key.Lookup.SQL, key.Lookup.Args)
+	switch {
+	case err != nil:
+		return p.storeFault(e, err)
+	case !ok:
+		return refuse("KEY_NOT_FOUND", "the lookup finds no key for this request")
+	}
+	if e.key, err = e.match.Route.Canonical(found); err != nil {
+		return p.storeFault(e, err)
+	}
+	if key.Lookup.Immutable {
+		p.keys.Put(key.Lookup.SQL, key.Lookup.Args, e.key)
+	}
+	return nil
+}
+
+// storeFault fails closed: whatever the reason, nothing is forwarded. No setting opens it.
+func (p *Proxy) storeFault(e *exchange, err error) *refusal {
+	p.logger.Error("admission failed, nothing was forwarded", "event", "fence_unavailable", "route", e.route(), "error", err, "traceId", e.traceID)
+	return refuse("FENCE_UNAVAILABLE", "the mark store can't decide now; nothing was forwarded").with("outcome", gate.OutcomeNotSent)
+}
+
+func (p *Proxy) fencedOut(e *exchange, highest lock.Token) *refusal {
+	guard := e.match.Route.Guard.Name
+	p.metrics.fenced.WithLabelValues(guard).Inc()
+	p.logger.Error("fenced out", "event", "fenced_out", "resource", guard, "resourceId", e.key, "presentedToken", int64(e.token),
+		"highestToken", int64(highest), "ownerId", clip(e.request.Owner), "route", e.route(), "traceId", e.traceID)
+	return refuse("FENCED_OUT", "a newer token has been admitted for this key; stop working under this one").
+		with("presentedToken", int64(e.token)).with("highestToken", int64(highest)).
+		with("resourceType", guard).with("resourceId", e.key).with("ownerId", clip(e.request.Owner))
+}
+
+// clip bounds a text that a client chose before it goes into a log line.
+func clip(text string) string {
+	const most = 64
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "")
+	}
+	return text
+}
+
+// forward sends the request once and passes the response on.
+func (p *Proxy) forward(ctx context.Context, e *exchange, as decision) *refusal {
+	if as == admitted {
+		inflight := p.metrics.inflight.WithLabelValues(e.match.Route.Guard.Name)
+		inflight.Inc()
+		defer inflight.Dec()
+	}
+	response := fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseResponse(response)
+	head := e.request.Method == fasthttp.MethodHead
+	start := time.Now()
+	end, err := p.upstream.exchange(ctx, buildRequest(e.request, e.body, e.fast.RemoteAddr()), head, response)
+	p.metrics.upstream.WithLabelValues(e.route()).Observe(time.Since(start).Seconds())
+	outcome := gate.Settle(end)
+	if outcome == gate.OutcomeUnknown && as == admitted {
+		p.logger.Warn("the outcome of an admitted request is unknown", "event", "request_unsettled", "route", e.route(),
+			"resourceId", e.key, "token", int64(e.token), "status", end.Status, "error", err, "traceId", e.traceID)
+	}
+	if err != nil {
+		return p.upstreamFault(e, as, outcome, err)
+	}
+	copyResponse(response, &e.fast.Response, head)
+	p.count(e, as)
+	return nil
+}
+
+// upstreamFault answers a failed exchange with what is known of its effect.
+func (p *Proxy) upstreamFault(e *exchange, as decision, outcome gate.Outcome, err error) *refusal {
+	p.metrics.failures.WithLabelValues(string(outcome)).Inc()
+	p.logger.Warn("exchange with the resource failed", "event", "upstream_failed", "route", e.route(), "outcome", outcome, "error", err, "traceId", e.traceID)
+	code := "UPSTREAM_FAILED"
+	var netErr net.Error
+	if outcome == gate.OutcomeUnknown && errors.As(err, &netErr) && netErr.Timeout() {
+		code = "UPSTREAM_TIMEOUT"
+	}
+	text := "the resource gave no usable answer; the request may have taken effect, now or later"
+	if outcome == gate.OutcomeNotSent {
+		text = "the resource can't be reached; nothing was sent"
+	}
+	r := refuse(code, "%s", text).with("outcome", outcome)
+	r.decision = as
+	// Where each token is admitted once, this request's token is used up, sent or not.
+	once := as == admitted && e.match.Route.Admit == config.AdmitNewer
+	if outcome == gate.OutcomeNotSent && !once {
+		r.Safe(0)
+	}
+	return r
+}
+
+func (r *refusal) with(name string, value any) *refusal {
+	r.With(name, value)
+	return r
+}
+
+// answer writes a refusal and counts it.
+func (p *Proxy) answer(e *exchange, r *refusal) {
+	p.count(e, r.decision)
+	e.fast.Response.Header.Set(headerDecision, string(r.decision))
+	r.Write(e.fast, e.traceID)
+}
+
+func (p *Proxy) count(e *exchange, d decision) {
+	p.metrics.decisions.WithLabelValues(e.route(), string(d), e.mode()).Inc()
+}

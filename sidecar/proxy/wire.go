@@ -1,0 +1,60 @@
+package proxy
+
+import (
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"fenceline/sidecar/httpcheck"
+)
+
+// buildRequest writes the request for the resource from checked parts: the very target that was matched, the headers in their order and
+// spelling, the body with its length. Nothing of the received bytes is passed on unseen.
+func buildRequest(r httpcheck.Request, body []byte, peer net.Addr) []byte {
+	var b strings.Builder
+	b.Grow(512 + len(body))
+	line := func(name, value string) { b.WriteString(name + ": " + value + "\r\n") }
+
+	b.WriteString(r.Method + " " + r.Target + " HTTP/1.1\r\n")
+	line("Host", r.Host)
+	for _, h := range r.Headers {
+		line(h.Name, h.Value)
+	}
+	if host, _, err := net.SplitHostPort(peer.String()); err == nil {
+		line("X-Forwarded-For", host)
+	}
+	line("X-Forwarded-Host", r.Host)
+	line("X-Forwarded-Proto", "http")
+	if r.Framed {
+		line("Content-Length", strconv.Itoa(len(body)))
+	}
+	b.WriteString("\r\n")
+	return append([]byte(b.String()), body...)
+}
+
+// copyResponse builds the client's response from the resource's: status, headers without those of the connection, body.
+func copyResponse(from, to *fasthttp.Response, head bool) {
+	to.Header.SetNoDefaultContentType(true)
+	if head && from.Header.ContentLength() >= 0 {
+		to.SkipBody = true
+		to.Header.SetContentLength(from.Header.ContentLength()) // before the status: 304 ignores it afterwards
+	}
+	to.SetStatusCode(from.StatusCode())
+	dropped := map[string]bool{
+		"connection": true, "keep-alive": true, "proxy-connection": true, "proxy-authenticate": true, "te": true,
+		"trailer": true, "transfer-encoding": true, "upgrade": true, "content-length": true, "date": true, strings.ToLower(headerDecision): true,
+	}
+	for option := range strings.SplitSeq(string(from.Header.Peek("Connection")), ",") {
+		dropped[strings.ToLower(strings.TrimSpace(option))] = true
+	}
+	for name, value := range from.Header.All() {
+		if !dropped[strings.ToLower(string(name))] {
+			to.Header.AddBytesKV(name, value)
+		}
+	}
+	if !head {
+		to.SetBody(from.Body()) // a copy: from goes back to its pool
+	}
+}
