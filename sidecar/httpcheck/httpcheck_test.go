@@ -176,12 +176,11 @@ func TestMalformedAndAmbiguousHeadsAreRefused(t *testing.T) {
 	}
 }
 
-// The negative control: each refused head differs from an admissible one in its fault only.
-func TestTheSameHeadsWithoutTheirFaultAreAdmitted(t *testing.T) {
-	t.Parallel()
-	for _, head := range []string{
+// admitted are heads near the refused ones that have no fault.
+func admitted() []string {
+	return []string{
 		get(), target("/"), target("/a?"), target("/a?x=1&&y;z"), target("/a/"), target("/ADMIN"), target("/%252e"), target("/a%C3%A9"), target("/a%c3%a9"),
-		target("/a...b/..c/d.."), target("/a!$&'()*+,=:@b"), target("/a?filter[x]={1}|^`\\"), target("/a?u=http://b/../c%2F%00"[:len("/a?u=http://b/../c%2F")]),
+		target("/a...b/..c/d.."), target("/a!$&'()*+,=:@b"), target("/a?filter[x]={1}|^`\\"), target("/a?u=http://b/../c%2F"),
 		get("X-A: caf\xc3\xa9"), get("X-A: \xff"), get("X-A:"), get("X-A: a\tb"), get("X-A:1"), get("1: 1"), get("-: 1"),
 		request("POST / HTTP/1.1", "Content-Length: 0000000002"), request("POST / HTTP/1.1", "Content-Length: 0"), request("POST / HTTP/1.1", "Transfer-Encoding: Chunked"),
 		request("GET / HTTP/1.1", "Content-Length: 2"), request("POST / HTTP/1.1", "X-HTTP-Method-Override: post"), request("POST / HTTP/1.1", "Expect: 100-Continue"),
@@ -190,7 +189,13 @@ func TestTheSameHeadsWithoutTheirFaultAreAdmitted(t *testing.T) {
 		"GET / HTTP/1.1\r\nHost: a\r\n", // as fasthttp gives it or without the empty line
 		"GET / HTTP/1.1\r\nHost: EXAMPLE.com:80\r\n\r\n", "GET / HTTP/1.1\r\nHost: [::1]:8081\r\n\r\n", "GET / HTTP/1.1\r\nHost: [2001:db8::1]\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n", "GET / HTTP/1.1\r\nHost: payment_resource\r\n\r\n", "GET / HTTP/1.1\r\nHost: a.b.\r\n\r\n",
-	} {
+	}
+}
+
+// The negative control: what is refused above is refused for its fault only.
+func TestTheSameHeadsWithoutTheirFaultAreAdmitted(t *testing.T) {
+	t.Parallel()
+	for _, head := range admitted() {
 		_, violation := check(t, head, rules)
 		require.Nil(t, violation, "%q", head)
 	}
@@ -247,13 +252,13 @@ func TestRequestKeepsNothingOfTheHeadsMemory(t *testing.T) {
 func TestEveryTokenLineIsSeen(t *testing.T) {
 	t.Parallel()
 	for head, want := range map[string][]string{
-		get():                         nil,
-		get("x-FENCING-token: 9"):     {"9"},
-		get("X-Fencing-Token: 5, 6"):  {"5, 6"},
-		get("X-Fencing-Token: 5\t"):   {"5"},
-		get("X-Fencing-Token:"):       {""},
-		get("X-Fencing-Token:\xa05"):  {"\xa05"},
-		get("X-Fencing-Token: +5"):    {"+5"},
+		get():                        nil,
+		get("x-FENCING-token: 9"):    {"9"},
+		get("X-Fencing-Token: 5, 6"): {"5, 6"},
+		get("X-Fencing-Token: 5\t"):  {"5"},
+		get("X-Fencing-Token:"):      {""},
+		get("X-Fencing-Token:\xa05"): {"\xa05"},
+		get("X-Fencing-Token: +5"):   {"+5"},
 		get("X-Fencing-Token: 5", "X-A: 1", "x-fencing-token: 9"): {"5", "9"},
 	} {
 		r, violation := check(t, head, rules)
