@@ -1,0 +1,207 @@
+package experiment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+
+	"fenceline/internal/pgserver"
+	"fenceline/internal/process"
+)
+
+// System is one running set-up: every part a process of its own.
+type System struct {
+	Setup     Setup
+	bench     *Bench
+	databases *databases
+	dir       string
+	railLog   string
+
+	processes []*process.Process // in the order of their start
+	sidecars  []*process.Process
+
+	lockd, resource, railProxy string // base URLs as the workers see them
+	addresses                  []Address
+}
+
+// printAddresses shows a person where to look and what to try.
+func (s *System) printAddresses(w io.Writer) error {
+	fmt.Fprintf(w, "\n%s is running; logs are in %s\n\n", s.Setup.Title, s.dir)
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	for _, a := range s.addresses {
+		fmt.Fprintf(table, "  %s\t%s\n", a.Name, a.URL)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("write addresses: %w", err)
+	}
+	_, err := fmt.Fprintf(w, "\ntry:  curl -s %s/v1/payouts\n      curl -s %s/v1/locks/payout:1\n\nCtrl-C stops it.\n", s.resource, s.lockd)
+	return err
+}
+
+// Address is one listener of the running system.
+type Address struct{ Name, URL string }
+
+// anyPort lets the kernel choose, so that nothing collides; the real port is in the log.
+const anyPort = "127.0.0.1:0"
+
+// Start starts every part and waits until each is ready. What had been started before an error
+// is there for Stop.
+func (s *System) Start(ctx context.Context) error {
+	if err := s.startServices(ctx); err != nil {
+		return err
+	}
+	if s.Setup.Sidecars {
+		return s.startSidecars(ctx)
+	}
+	return nil
+}
+
+// startServices starts lockd and the plain payment system.
+func (s *System) startServices(ctx context.Context) error {
+	lockdURL, err := s.login(ctx, s.databases.lock, s.databases.lockName, groupLockd)
+	if err != nil {
+		return err
+	}
+	resourceURL, err := s.login(ctx, s.databases.pay, s.databases.payName, groupResource)
+	if err != nil {
+		return err
+	}
+	railProxyURL, err := s.login(ctx, s.databases.pay, s.databases.payName, groupRailProxy)
+	if err != nil {
+		return err
+	}
+	s.bench.Progress("%s: starting lockd, payment-resource, rail-proxy, rail-stub", s.Setup.Title)
+	if s.lockd, _, err = s.start(ctx, daemonSpec{name: "lockd", program: "lockd", args: []string{"serve"}, env: []string{"LOCKD_DATABASE_URL=" + lockdURL}}); err != nil {
+		return err
+	}
+	rail, _, err := s.start(ctx, daemonSpec{name: "rail-stub", program: "paysvc", args: []string{"rail-stub", "--log", s.railLog}, noAdmin: true})
+	if err != nil {
+		return err
+	}
+	if s.resource, _, err = s.start(ctx, daemonSpec{name: "payment-resource", program: "paysvc", args: []string{"resource"}, env: []string{"PAYSVC_DATABASE_URL=" + resourceURL}}); err != nil {
+		return err
+	}
+	s.railProxy, _, err = s.start(ctx, daemonSpec{name: "rail-proxy", program: "paysvc", args: []string{"rail-proxy", "--rail", rail}, env: []string{"PAYSVC_DATABASE_URL=" + railProxyURL}})
+	return err
+}
+
+// startSidecars puts a sidecar before the payment-resource and one before the
+// rail-proxy, and turns the workers to them.
+func (s *System) startSidecars(ctx context.Context) error {
+	s.bench.Progress("%s: starting both sidecars", s.Setup.Title)
+	for _, one := range []struct {
+		name, config, group string
+		behind              *string
+	}{
+		{"sidecar-account", "sidecar.account.yaml", groupSidecarAccount, &s.resource},
+		{"sidecar-rail", "sidecar.rail.yaml", groupSidecarRail, &s.railProxy},
+	} {
+		databaseURL, err := s.login(ctx, s.databases.pay, s.databases.payName, one.group)
+		if err != nil {
+			return err
+		}
+		config, err := s.sidecarConfig(one.config)
+		if err != nil {
+			return err
+		}
+		address, p, err := s.start(ctx, daemonSpec{
+			name: one.name, program: "sidecar", args: []string{"run", "--config", config}, bare: true,
+			env: []string{
+				"PAYDB_URL=" + databaseURL, "SIDECAR_ID=" + one.name, "SIDECAR_LISTEN=" + anyPort,
+				"SIDECAR_ADMIN=" + anyPort, "SIDECAR_UPSTREAM=" + *one.behind,
+			},
+		})
+		if err != nil {
+			return err
+		}
+		s.sidecars = append(s.sidecars, p)
+		*one.behind = address
+	}
+	return nil
+}
+
+func (s *System) login(ctx context.Context, server *pgserver.Server, database, group string) (string, error) {
+	return s.databases.login(ctx, server, database, group)
+}
+
+// daemonSpec is one daemon to start.
+type daemonSpec struct {
+	name, program string
+	args, env     []string
+	bare          bool // takes its listeners from a file, not from flags
+	noAdmin       bool // has no admin listener
+}
+
+// start runs the daemon, waits until its own readiness says yes, and returns its base URL.
+func (s *System) start(ctx context.Context, d daemonSpec) (string, *process.Process, error) {
+	args := d.args
+	if !d.bare {
+		args = append(args, "--listen", anyPort)
+		if !d.noAdmin {
+			args = append(args, "--admin-listen", anyPort)
+		}
+	}
+	p, err := process.Start(ctx, process.Spec{Name: d.name, Path: s.bench.program(d.program), Args: args, Env: d.env, LogDir: s.dir})
+	if err != nil {
+		return "", nil, err
+	}
+	s.processes = append(s.processes, p)
+	address, err := p.Address(ctx, "api")
+	if err != nil {
+		return "", nil, err
+	}
+	url := "http://" + address
+	s.addresses = append(s.addresses, Address{Name: d.name, URL: url})
+	if d.noAdmin {
+		return url, p, nil
+	}
+	admin, err := p.Address(ctx, "admin")
+	if err != nil {
+		return "", nil, err
+	}
+	s.addresses = append(s.addresses, Address{Name: d.name + " admin", URL: "http://" + admin})
+	if err := waitReady(ctx, p, "http://"+admin+"/readyz"); err != nil {
+		return "", nil, fmt.Errorf("%s doesn't get ready: %w", d.name, err)
+	}
+	return url, p, nil
+}
+
+// program is the path of one of the built programs.
+func (b *Bench) program(name string) string { return filepath.Join(b.opts.Bin, name) }
+
+// Stop ends every process, in the reverse order of their start.
+func (s *System) Stop(ctx context.Context) error {
+	var errs []error
+	for _, p := range slices.Backward(s.processes) {
+		errs = append(errs, p.Stop(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// sidecarConfig is the path of a sidecar's configuration: the project's own file, or,
+// for the negative control, a copy whose guarded routes enforce nothing.
+func (s *System) sidecarConfig(name string) (string, error) {
+	path := filepath.Join(s.bench.opts.Configs, name)
+	if !s.Setup.Unenforced {
+		return path, nil
+	}
+	data, err := os.ReadFile(path) //nolint:gosec // the folder that the caller named
+	if err != nil {
+		return "", fmt.Errorf("read configuration: %w", err)
+	}
+	changed := bytes.ReplaceAll(data, []byte("mode: enforce"), []byte("mode: off"))
+	if bytes.Equal(changed, data) {
+		return "", fmt.Errorf("%s has no line with \"mode: enforce\" to turn off", path)
+	}
+	path = filepath.Join(s.dir, name)
+	if err := os.WriteFile(path, changed, 0o600); err != nil {
+		return "", fmt.Errorf("write configuration: %w", err)
+	}
+	return path, nil
+}
