@@ -60,6 +60,61 @@ type Holder struct {
 	Token lock.Token
 }
 
+// Posting is what posting a payout came to.
+type Posting struct {
+	Payout  Payout
+	Balance Minor   // the payer's, after the debit
+	Entries []Entry // the payout's legs, the DEBIT first
+}
+
+// Draft is a payout to be created.
+type Draft struct {
+	ID             uuid.UUID // used unless the idempotency key is known already
+	AccountID      uuid.UUID
+	Money          Money
+	IdempotencyKey string
+}
+
+// Same says whether the payout is what the draft asks for.
+func (d Draft) Same(p Payout) bool { return p.AccountID == d.AccountID && p.Money == d.Money }
+
+// Position is a place in the order (created_at, payout_id).
+type Position struct {
+	CreatedAt time.Time // to the microsecond, as PostgreSQL keeps it
+	ID        uuid.UUID
+}
+
+// Query selects payouts in the order (created_at, payout_id).
+type Query struct {
+	State     State         // "" for every state
+	AccountID uuid.NullUUID // not valid for every account
+	After     *Position     // nil from the beginning
+	Limit     int
+}
+
+// NotClaimableError means that the payout isn't in the state that the claim expects, or that this state can't be claimed.
+type NotClaimableError struct {
+	Payout   Payout
+	Expected State
+}
+
+func (e *NotClaimableError) Error() string {
+	return fmt.Sprintf("the payout is %s, the claim expects %s", e.Payout.State, e.Expected)
+}
+
+// InsufficientFundsError means that the account can't cover the payout. It is ErrInsufficientFunds with what was compared.
+type InsufficientFundsError struct {
+	Payout  Payout
+	Balance Minor
+}
+
+func (e *InsufficientFundsError) Error() string {
+	return fmt.Sprintf("%s: the balance is %d, the payout %d", ErrInsufficientFunds, e.Balance, e.Payout.Money.Minor)
+}
+
+// Unwrap gives the identity.
+func (e *InsufficientFundsError) Unwrap() error { return ErrInsufficientFunds }
+
 // Ways in which a call can fail. Callers branch on these with errors.Is.
 var (
 	// ErrInvalid means that a value given from outside isn't acceptable; the text names it.
@@ -76,10 +131,9 @@ var (
 	ErrCurrency = errors.New("currencies differ")
 	// ErrOverflow means that an amount would leave the range of 64 bits.
 	ErrOverflow = errors.New("amount out of range")
-	// ErrUnavailable means that the store can't be used now and that nothing has happened.
-	ErrUnavailable = errors.New("store unavailable")
-	// ErrOutcomeUnknown means that the change may or may not have happened. It is neither success nor failure.
-	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrPostingIncomplete means that the payer has been debited, but that the ledger's legs weren't written. Only plain mode,
+	// which posts in two transactions, can end like this.
+	ErrPostingIncomplete = errors.New("debited, but the ledger entries aren't written")
 )
 
 const (

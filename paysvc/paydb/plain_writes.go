@@ -1,0 +1,150 @@
+package paydb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fenceline/internal/postgres"
+	"fenceline/paysvc/payout"
+)
+
+// balanceCheck is the constraint that keeps a balance from going below zero (C1 §1.5).
+const balanceCheck = "account_balance_ck"
+
+// Claim moves the payout from the state that the caller expects to CLAIMED and stamps the holder. Errors: payout.ErrPayoutNotFound,
+// *payout.NotClaimableError, *payout.InsufficientFundsError. With the last one a PENDING payout has become FAILED; a CLAIMED
+// one stays as it is, since the state machine has no way from CLAIMED to FAILED.
+func (s *Plain) Claim(ctx context.Context, id uuid.UUID, expected payout.State, holder payout.Holder) (payout.Payout, error) {
+	var claimed payout.Payout
+	var refused error // an answer, whose transaction commits
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		refused = nil
+		claimed, err = queryPayout(ctx, tx, claimPayout, id, holder.Owner, int64(holder.Token), expected)
+		if errors.Is(err, pgx.ErrNoRows) {
+			refused, err = refuseClaim(ctx, tx, id, expected)
+		}
+		return err
+	})
+	if err == nil {
+		err = refused
+	}
+	return claimed, wrap("claim payout", err)
+}
+
+// refuseClaim tells why the claim found nothing, by one read and never by guessing.
+func refuseClaim(ctx context.Context, tx pgx.Tx, id uuid.UUID, expected payout.State) (refused, err error) {
+	rows, err := tx.Query(ctx, diagnoseClaim, id)
+	if err != nil {
+		return nil, err
+	}
+	var balance payout.Minor
+	current, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (payout.Payout, error) {
+		return scanPayoutAnd(row, &balance)
+	})
+	if err != nil {
+		return nil, orNotFound(err, payout.ErrPayoutNotFound)
+	}
+	_, notAllowed := payout.Next(current.State, payout.Claim)
+	switch {
+	case current.State != expected, notAllowed != nil:
+		return &payout.NotClaimableError{Payout: current, Expected: expected}, nil
+	case balance >= current.Money.Minor:
+		return nil, errChanged // money came in between the two statements
+	}
+	if _, err := payout.Next(current.State, payout.RefuseFunds); err == nil {
+		if current, err = queryPayout(ctx, tx, failPayout, id); err != nil {
+			return nil, fmt.Errorf("fail payout: %w", err)
+		}
+	}
+	return &payout.InsufficientFundsError{Payout: current, Balance: balance}, nil
+}
+
+// Post debits the payer and credits the clearing account in one transaction, then inserts both legs and sets POSTED in another: the
+// ordinary carelessness of an application that trusts its lock. Neither transaction asks for the payout's state or compares the token,
+// and legs that are there already are taken for its own. So a second posting, by a holder whose lease is over, debits a second
+// time and leaves a balance that differs from the sum of its entries; a failure between the two leaves a debit without legs, which
+// is payout.ErrPostingIncomplete. A sidecar keeps the first from happening; nothing here does.
+//
+// Other errors: payout.ErrPayoutNotFound, ErrInsufficientFunds, ErrOverflow: nothing has happened.
+func (s *Plain) Post(ctx context.Context, id uuid.UUID, holder payout.Holder) (payout.Posting, error) {
+	moved, err := s.moveMoney(ctx, id)
+	if err != nil {
+		return payout.Posting{}, wrap("post payout: move money", err)
+	}
+	posting, err := s.writeLegs(ctx, id, moved, holder)
+	if err != nil {
+		return payout.Posting{}, fmt.Errorf("post payout: %w: %w", payout.ErrPostingIncomplete, err)
+	}
+	posting.Balance = moved.balance
+	return posting, nil
+}
+
+// movement is what the first transaction of a posting did.
+type movement struct {
+	payer   uuid.UUID
+	amount  payout.Minor
+	balance payout.Minor // the payer's, afterwards
+}
+
+func (s *Plain) moveMoney(ctx context.Context, id uuid.UUID) (movement, error) {
+	var m movement
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var currency payout.Currency
+		err := tx.QueryRow(ctx, debitPayer, id).Scan(&m.payer, &m.balance, &m.amount, &currency)
+		switch _, constraint := postgres.Constraint(err); {
+		case constraint == balanceCheck:
+			return fmt.Errorf("%w: %w", payout.ErrInsufficientFunds, err)
+		case err != nil:
+			return orNotFound(err, payout.ErrPayoutNotFound)
+		}
+		var balance payout.Minor
+		err = tx.QueryRow(ctx, creditClearing, s.clearing, m.amount, currency).Scan(&balance)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("%w: the clearing account %s isn't there in %s", errClearing, s.clearing, currency)
+		}
+		return err
+	})
+	return m, err
+}
+
+func (s *Plain) writeLegs(ctx context.Context, id uuid.UUID, m movement, holder payout.Holder) (payout.Posting, error) {
+	var posting payout.Posting
+	legs := []struct {
+		entry, account uuid.UUID
+		direction      payout.Direction
+	}{
+		{uuid.New(), m.payer, payout.Debit},
+		{uuid.New(), s.clearing, payout.Credit},
+	}
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		for _, leg := range legs {
+			if _, err := tx.Exec(ctx, insertLeg, leg.entry, id, leg.account, leg.direction, m.amount, int64(holder.Token)); err != nil {
+				return fmt.Errorf("insert %s leg: %w", leg.direction, err)
+			}
+		}
+		var err error
+		if posting.Payout, err = queryPayout(ctx, tx, markPosted, id); err != nil {
+			return fmt.Errorf("mark payout as posted: %w", err)
+		}
+		posting.Entries, err = readLegs(ctx, tx, id)
+		return err
+	})
+	return posting, err
+}
+
+func readLegs(ctx context.Context, tx pgx.Tx, id uuid.UUID) ([]payout.Entry, error) {
+	rows, err := tx.Query(ctx, selectLegs, id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (payout.Entry, error) {
+		var e payout.Entry
+		err := row.Scan(&e.ID, &e.PayoutID, &e.AccountID, &e.Direction, &e.Minor, (*int64)(&e.Fence), &e.CreatedAt)
+		return e, err
+	})
+}
