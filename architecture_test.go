@@ -30,11 +30,11 @@ func listPackages(t *testing.T) []listedPackage {
 	var packages []listedPackage
 	for {
 		var p listedPackage
-		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
 			return packages
-		} else {
-			require.NoError(t, err)
 		}
+		require.NoError(t, err)
 		packages = append(packages, p)
 	}
 }

@@ -70,9 +70,9 @@ func run(ctx context.Context, opts options) (err error) {
 		}
 	}
 	if opts.Repeat > 1 {
-		fmt.Printf("\n%d of %d runs gave the same verdict.\n", opts.Repeat, opts.Repeat)
+		fmt.Fprintf(os.Stdout, "\n%d of %d runs gave the same verdict.\n", opts.Repeat, opts.Repeat)
 	}
-	fmt.Println("\nverdict: without sidecar CORRUPTED, with sidecar HELD")
+	fmt.Fprintln(os.Stdout, "\nverdict: without sidecar CORRUPTED, with sidecar HELD")
 	if opts.Keep {
 		return bench.Keep(ctx, guarded())
 	}

@@ -80,8 +80,8 @@ func systemFolders(major int) []string {
 		fmt.Sprintf("/usr/local/opt/postgresql@%d/bin", major),
 	}
 	if path, err := exec.LookPath("initdb"); err == nil {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			dirs = append(dirs, filepath.Dir(real))
+		if target, err := filepath.EvalSymlinks(path); err == nil {
+			dirs = append(dirs, filepath.Dir(target))
 		}
 	}
 	return dirs

@@ -65,7 +65,7 @@ func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	locked := make(chan error, 1)
-	go func() { locked <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }() //nolint:gosec // a descriptor fits
+	go func() { locked <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }()
 	select {
 	case err := <-locked:
 		if err != nil {

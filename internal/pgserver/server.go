@@ -303,6 +303,6 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port //nolint:errcheck,forcetypeassert // a TCP listener's address
+	port := l.Addr().(*net.TCPAddr).Port // a TCP listener has no other
 	return port, l.Close()
 }

@@ -67,8 +67,7 @@ func identify(ctx context.Context, err error) error {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return ErrTimeout
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return identifyState(pgErr.Code)
 	}
 	var connectErr *pgconn.ConnectError
@@ -107,8 +106,7 @@ func identifyState(code string) error {
 // Constraint returns SQLSTATE and constraint name of a violated constraint, or
 // two empty strings when err isn't one.
 func Constraint(err error) (code, name string) {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "23") {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(pgErr.Code, "23") {
 		return pgErr.Code, pgErr.ConstraintName
 	}
 	return "", ""
@@ -116,8 +114,7 @@ func Constraint(err error) (code, name string) {
 
 // State returns the SQLSTATE of a server's error, "" for any other error.
 func State(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pgErr.Code
 	}
 	return ""

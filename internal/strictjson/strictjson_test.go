@@ -32,7 +32,7 @@ func TestEveryOtherBodyIsRefusedWithAReason(t *testing.T) {
 		`{"name":"a"}x`:                 "isn't one valid JSON object",
 		`{"name":"a","name":"b"}`:       "twice",
 		`{"name":"a","na\u006de":""}`:   "twice",
-		`{"nmae":"a"}`:                  `unknown member "nmae"`,
+		`{"colour":"a"}`:                `unknown member "colour"`,
 		`{"Name":"a"}`:                  `unknown member "Name"`,
 		`{"name":7}`:                    `member "name": want a string`,
 		`{"count":"7"}`:                 `member "count": want a whole number`,

@@ -7,7 +7,7 @@ import "time"
 
 // Header names. A grant's token travels as decimal text, since JavaScript clients lose integers above 2^53.
 const (
-	HeaderToken   = "X-Fencing-Token" //nolint:gosec // a header's name
+	HeaderToken   = "X-Fencing-Token"
 	HeaderOwner   = "X-Owner-Id"
 	HeaderTraceID = "X-Trace-Id"
 )
