@@ -1,11 +1,85 @@
 package app
 
-import "errors"
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fenceline/internal/daemon"
+	"fenceline/paysvc/paydb"
+	"fenceline/paysvc/railproxy"
+	"fenceline/paysvc/railproxy/submission"
+)
 
 // RailProxy is the command rail-proxy.
 type RailProxy struct {
-	Process `embed:""`
+	Process            `embed:""`
+	PayDB              `embed:""`
+	Listen             string        `help:"Address of the API: host:port or unix:/path?mode=0660." env:"PAYSVC_LISTEN" default:"127.0.0.1:8082"`
+	AdminListen        string        `help:"Address of health and metrics." env:"PAYSVC_ADMIN_LISTEN" default:"127.0.0.1:9082"`
+	AllowAnyHost       bool          `help:"Bind to an address that others can reach, although the rail-proxy asks nobody who they are." env:"PAYSVC_ALLOW_ANY_HOST"`
+	Rail               string        `help:"The rail." env:"PAYSVC_RAIL_URL" default:"http://127.0.0.1:8090" placeholder:"URL"`
+	RailConnectTimeout time.Duration `help:"Time limit for connecting to the rail." env:"PAYSVC_RAIL_CONNECT_TIMEOUT" default:"1s"`
+	RailTimeout        time.Duration `help:"Time limit for the rail's answer; after it the outcome is unknown for good. Together with twice the store's timeout it stays below a sidecar's response_timeout." env:"PAYSVC_RAIL_TIMEOUT" default:"3s"`
 }
 
 // Run runs the role until a signal ends it.
-func (c *RailProxy) Run() error { return errors.New("rail-proxy: this role isn't wired yet") }
+func (c *RailProxy) Run() error {
+	return c.run("rail-proxy", func(logger hclog.Logger) (daemon.App, error) {
+		rail, err := railproxy.NewClient(c.Rail, c.RailConnectTimeout, c.RailTimeout)
+		if err != nil {
+			return nil, err
+		}
+		return &railProxyApp{service: newService(logger), flags: c, rail: rail}, nil
+	})
+}
+
+// railProxyApp implements daemon.App.
+type railProxyApp struct {
+	*service
+	flags *RailProxy
+	rail  *railproxy.Client
+}
+
+// Start implements daemon.App.
+func (a *railProxyApp) Start(ctx context.Context) error {
+	check := func(pool *pgxpool.Pool) daemon.Check { return paydb.NewRail(pool, a.flags.StoreTimeout).Check }
+	pool, err := a.openPayDB(ctx, a.flags.PayDB, "rail-proxy", check)
+	if err != nil {
+		return err
+	}
+	store := paydb.NewRail(pool, a.flags.StoreTimeout)
+	submissions := railproxy.NewService(store, a.rail, a.flags.StoreTimeout, a.logger.Named("rail"), newRailMetrics(a.registry))
+	server := railproxy.NewServer(submissions, a.logger.Named("api"))
+	return a.serve(ctx, Listeners{Listen: a.flags.Listen, AdminListen: a.flags.AdminListen, AllowAnyHost: a.flags.AllowAnyHost},
+		server, map[string]daemon.Check{"paydb": store.Check})
+}
+
+// railMetrics implements railproxy.Recorder.
+type railMetrics struct {
+	submissions *prometheus.CounterVec
+	duplicates  prometheus.Counter
+}
+
+func newRailMetrics(registry prometheus.Registerer) *railMetrics {
+	m := &railMetrics{
+		submissions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rail_submission_total", Help: "Submissions by what came of them."}, []string{"outcome"}),
+		duplicates:  prometheus.NewCounter(prometheus.CounterOpts{Name: "rail_duplicate_attempted_total", Help: "Submissions of a payout that had one already. Healthy at 0."}),
+	}
+	registry.MustRegister(m.submissions, m.duplicates)
+	for _, outcome := range []submission.Outcome{submission.Acked, submission.Rejected, submission.Timeout, submission.Fenced} {
+		m.submissions.WithLabelValues(outcomeLabel(outcome)) // every series is there from the start
+	}
+	return m
+}
+
+func (m *railMetrics) Submitted(outcome submission.Outcome) {
+	m.submissions.WithLabelValues(outcomeLabel(outcome)).Inc()
+}
+func (m *railMetrics) Duplicate() { m.duplicates.Inc() }
+
+func outcomeLabel(outcome submission.Outcome) string { return strings.ToLower(string(outcome)) }

@@ -1,0 +1,251 @@
+package railproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/valyala/fasthttp"
+
+	"fenceline/internal/daemon"
+	"fenceline/internal/httperr"
+	"fenceline/internal/postgres"
+	"fenceline/internal/strictjson"
+	"fenceline/lockd/lock"
+	"fenceline/paysvc/payapi"
+	"fenceline/paysvc/payout"
+	"fenceline/paysvc/railproxy/railapi"
+	"fenceline/paysvc/railproxy/submission"
+)
+
+const (
+	maxBody     = 64 << 10
+	maxHead     = 16 << 10
+	readTimeout = 10 * time.Second
+	idleTimeout = 60 * time.Second
+
+	maxListed = 100
+)
+
+// api answers requests with a service.
+type api struct {
+	service *Service
+	logger  hclog.Logger
+}
+
+// NewServer returns the HTTP server, not yet listening. Head, body and time are bounded.
+func NewServer(service *Service, logger hclog.Logger) *fasthttp.Server {
+	a := &api{service: service, logger: logger}
+	return &fasthttp.Server{
+		Handler:               daemon.Recover(logger, a.handle, panicked),
+		ErrorHandler:          refuseUnreadable,
+		MaxRequestBodySize:    maxBody,
+		ReadBufferSize:        maxHead,
+		ReadTimeout:           readTimeout,
+		IdleTimeout:           idleTimeout,
+		CloseOnShutdown:       true,
+		NoDefaultServerHeader: true,
+		SecureErrorLogMessage: true,
+		Logger:                quiet{},
+	}
+}
+
+// quiet drops fasthttp's own lines: what matters is answered and logged here.
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+// panicked can't know how far the request had come, so it doesn't say that nothing happened.
+func panicked(ctx *fasthttp.RequestCtx) {
+	httperr.New(503, payapi.CodeOutcomeUnknown, "an internal fault; whether anything was presented to the rail is unknown").Write(ctx, httperr.TraceID(ctx))
+}
+
+func refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
+	answer := invalid("the request isn't well-formed HTTP")
+	var small *fasthttp.ErrSmallBuffer
+	var netErr net.Error
+	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		answer = httperr.New(413, payapi.CodeBodyTooLarge, "the body is above %d bytes", maxBody)
+	case errors.As(err, &small):
+		answer = httperr.New(431, payapi.CodeHeadTooLarge, "request line and headers are above %d bytes", maxHead)
+	case errors.As(err, &netErr) && netErr.Timeout():
+		answer = httperr.New(408, payapi.CodeRequestTimeout, "the request didn't arrive within %s", readTimeout)
+	}
+	answer.Write(ctx, httperr.NewTraceID())
+	ctx.SetConnectionClose()
+}
+
+func (a *api) handle(ctx *fasthttp.RequestCtx) {
+	traceID := httperr.TraceID(ctx)
+	if err := a.dispatch(ctx); err != nil {
+		a.refusal(err, traceID).Write(ctx, traceID)
+	}
+}
+
+// dispatch matches the path as it was sent: an encoded or doubled slash is another path.
+func (a *api) dispatch(ctx *fasthttp.RequestCtx) error {
+	path, _, _ := strings.Cut(string(ctx.RequestURI()), "?")
+	switch {
+	case path != payapi.PathSubmissions:
+		return httperr.New(404, payapi.CodeNotFound, "no such call")
+	case ctx.IsPost():
+		return a.submit(ctx)
+	case ctx.IsGet():
+		return a.list(ctx)
+	}
+	ctx.Response.Header.Set("Allow", "GET, POST")
+	return httperr.New(405, payapi.CodeMethodNotAllowed, "want GET or POST")
+}
+
+func (a *api) submit(ctx *fasthttp.RequestCtx) error {
+	in, err := readInstruction(ctx)
+	if err != nil {
+		return err
+	}
+	// Not the request's own context: it ends when a shutdown begins, and would cut off a submission under way.
+	s, err := a.service.Submit(context.Background(), in)
+	if err != nil {
+		return err
+	}
+	switch s.Outcome {
+	case submission.Acked:
+		return httperr.WriteJSON(ctx, 200, answer(s))
+	case submission.Rejected:
+		return about(httperr.New(422, railapi.CodeRailRejected, "the rail declined the transfer; the payout has failed"), "rejected", s)
+	case submission.Timeout, submission.Fenced:
+	}
+	return about(httperr.New(409, payapi.CodeRailAmbiguous,
+		"the submission was presented and the rail gave no answer that says what happened; it must not be submitted again"), "unknown", s)
+}
+
+func (a *api) list(ctx *fasthttp.RequestCtx) error {
+	id, err := payout.ParseID("payoutId", string(ctx.QueryArgs().Peek("payoutId")))
+	if err != nil {
+		return err
+	}
+	found, err := a.service.Submissions(context.Background(), id, maxListed)
+	if err != nil {
+		return err
+	}
+	list := railapi.List{Submissions: make([]railapi.Record, 0, len(found))}
+	for _, s := range found {
+		list.Submissions = append(list.Submissions, record(s))
+	}
+	return httperr.WriteJSON(ctx, 200, list)
+}
+
+// refusal turns an error into an answer. An error about the store or the rail means that nothing was presented, except where
+// it says otherwise.
+func (a *api) refusal(err error, traceID string) *httperr.Error {
+	var answer *httperr.Error
+	var unrecorded *UnrecordedError
+	switch {
+	case errors.As(err, &answer):
+		return answer
+	case errors.As(err, &unrecorded):
+		return about(httperr.New(503, payapi.CodeOutcomeUnknown,
+			"the submission was presented to the rail, but its outcome may not be on record; it must not be submitted again"), "unknown", unrecorded.Submission)
+	case errors.Is(err, payout.ErrPayoutNotFound):
+		return httperr.New(404, payapi.CodePayoutNotFound, "no payout has this id")
+	case errors.Is(err, ErrMismatch), errors.Is(err, payout.ErrInvalid):
+		return invalid("%s", err)
+	case errors.Is(err, ErrRailUnavailable):
+		return httperr.New(503, payapi.CodeRailUnavailable, "the rail can't be reached; nothing was presented to it").Safe(time.Second)
+	case errors.Is(err, postgres.ErrUnavailable), errors.Is(err, postgres.ErrTimeout), errors.Is(err, postgres.ErrReadOnly):
+		a.logger.Warn("paydb doesn't answer", "event", "database_unavailable", "traceId", traceID, "error", err)
+		return httperr.New(503, payapi.CodeStoreUnavailable, "the payment database can't be reached; nothing was presented to the rail").Safe(time.Second)
+	}
+	a.logger.Error("request failed", "event", "request_failed", "traceId", traceID, "error", err)
+	return httperr.New(500, payapi.CodeInternal, "an internal fault; nothing was presented to the rail")
+}
+
+func invalid(format string, args ...any) *httperr.Error {
+	return httperr.New(400, payapi.CodeValidationFailed, format, args...)
+}
+
+// about adds what is known of a submission that was presented.
+func about(e *httperr.Error, outcome string, s submission.Submission) *httperr.Error {
+	e = e.With(railapi.DetailOutcome, outcome).With(railapi.DetailSubmissionID, s.ID.String()).With(railapi.DetailRailOutcome, string(s.Outcome))
+	if s.RailReference != "" {
+		e = e.With(railapi.DetailRailReference, s.RailReference)
+	}
+	return e
+}
+
+func answer(s submission.Submission) payapi.Submission {
+	return payapi.Submission{SubmissionID: s.ID.String(), PayoutID: s.PayoutID.String(), Outcome: string(s.Outcome), RailReference: s.RailReference}
+}
+
+func record(s submission.Submission) railapi.Record {
+	r := railapi.Record{Submission: answer(s), PresentedToken: int64(s.Token), SubmittedAt: payapi.Time{Time: s.SubmittedAt}}
+	if !s.ResolvedAt.IsZero() {
+		r.ResolvedAt = &payapi.Time{Time: s.ResolvedAt}
+	}
+	return r
+}
+
+// readInstruction checks everything before anything happens.
+func readInstruction(ctx *fasthttp.RequestCtx) (Instruction, error) {
+	var in Instruction
+	text, err := oneHeader(ctx, payapi.HeaderToken)
+	if err != nil {
+		return in, httperr.New(400, payapi.CodeInvalidToken, "%s", err)
+	}
+	if in.Holder.Token, err = lock.ParseToken(text); err != nil {
+		return in, httperr.New(400, payapi.CodeInvalidToken, "%s: %s", payapi.HeaderToken, err)
+	}
+	if in.Holder.Owner, err = oneHeader(ctx, payapi.HeaderOwner); err != nil {
+		return in, err
+	}
+	if in.IdempotencyKey, err = oneHeader(ctx, payapi.HeaderIdempotencyKey); err != nil {
+		return in, err
+	}
+	var body payapi.SubmissionRequest
+	if err := strictjson.Decode(ctx.PostBody(), &body); err != nil {
+		return in, invalid("%s", err)
+	}
+	if err := payout.ValidOwner(payapi.HeaderOwner, in.Holder.Owner); err != nil {
+		return in, err
+	}
+	if err := payout.ValidText(payapi.HeaderIdempotencyKey, in.IdempotencyKey); err != nil {
+		return in, err
+	}
+	err = in.fill(body)
+	return in, err
+}
+
+func (in *Instruction) fill(body payapi.SubmissionRequest) error {
+	var err error
+	if in.PayoutID, err = payout.ParseID("payoutId", body.PayoutID); err != nil {
+		return err
+	}
+	if in.AccountID, err = payout.ParseID("accountId", body.AccountID); err != nil {
+		return err
+	}
+	currency, err := payout.ParseCurrency(body.Currency)
+	if err != nil {
+		return err
+	}
+	in.Money, in.BeneficiaryRef = payout.Money{Minor: payout.Minor(body.AmountMinor), Currency: currency}, body.BeneficiaryRef
+	if err := in.Money.Payable(); err != nil {
+		return err
+	}
+	return payout.ValidOwner("beneficiaryRef", in.BeneficiaryRef) // the rail takes 64 characters, like an owner
+}
+
+// oneHeader returns the header's value; a second line of it would be a second answer to the same question.
+func oneHeader(ctx *fasthttp.RequestCtx, name string) (string, error) {
+	values := ctx.Request.Header.PeekAll(name)
+	switch len(values) {
+	case 0:
+		return "", fmt.Errorf("%w: %s: the header is missing", payout.ErrInvalid, name)
+	case 1:
+		return string(values[0]), nil
+	}
+	return "", fmt.Errorf("%w: %s: the header is there %d times", payout.ErrInvalid, name, len(values))
+}
