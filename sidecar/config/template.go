@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ type segment struct {
 }
 
 var (
-	literalSegment = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
+	literalSegment = regexp.MustCompile(`^[A-Za-z0-9._~!$&'()*+,=:@-]+$`)
 	paramSegment   = regexp.MustCompile(`^\{([a-z][a-z0-9_]*)\}$`)
 )
 
@@ -35,8 +36,10 @@ func ParseTemplate(text string) (Template, error) {
 		s := segment{literal: part}
 		if m := paramSegment.FindStringSubmatch(part); m != nil {
 			s = segment{param: m[1]}
+		} else if part == "" {
+			return Template{}, errors.New("a path has no empty segment and no slash at its end")
 		} else if !literalSegment.MatchString(part) || part == "." || part == ".." {
-			return Template{}, fmt.Errorf("segment %q: want letters, digits, . _ ~ -, or a parameter such as {payout_id}", part)
+			return Template{}, fmt.Errorf("segment %q: want unencoded characters of RFC 3986 without ; or a whole parameter such as {payout_id}", part)
 		}
 		if s.param != "" && slices.Contains(t.Params(), s.param) {
 			return Template{}, fmt.Errorf("the parameter {%s} stands twice", s.param)
@@ -80,6 +83,33 @@ func (t Template) Match(path string) (params map[string]string, ok bool) {
 		rest = after
 	}
 	return params, true
+}
+
+// Resembles says whether a careless resource could take the path for one that matches: one that looks past case, percent-encoding, a slash at
+// the end, or what follows a dot in the last segment (some frameworks take claim.json for claim).
+func (t Template) Resembles(path string) bool {
+	parts := strings.Split(strings.TrimRight(strings.TrimPrefix(path, "/"), "/"), "/")
+	if len(t.segments) == 0 {
+		return len(parts) == 1 && parts[0] == ""
+	}
+	if len(parts) != len(t.segments) {
+		return false
+	}
+	for i, s := range t.segments {
+		decoded, err := url.PathUnescape(parts[i])
+		switch {
+		case err != nil || decoded == "":
+			return false
+		case s.param != "" || strings.EqualFold(strings.TrimSpace(decoded), s.literal):
+			continue
+		}
+		beginning := decoded[:min(len(s.literal), len(decoded))]
+		suffixed := len(decoded) > len(s.literal) && strings.EqualFold(beginning, s.literal) && decoded[len(s.literal)] == '.'
+		if !suffixed || i < len(t.segments)-1 {
+			return false
+		}
+	}
+	return true
 }
 
 // overlaps says whether some path matches both; covers, whether every path of other matches t.

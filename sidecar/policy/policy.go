@@ -5,6 +5,7 @@ package policy
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"fenceline/sidecar/config"
 )
@@ -66,7 +67,7 @@ type Outcome int
 const (
 	// Matched means that a route takes the request.
 	Matched Outcome = iota
-	// NoRoute means that no route knows the path, and that the configuration rejects such requests.
+	// NoRoute means that no route takes the request and that it is rejected.
 	NoRoute
 	// WrongMethod means that routes know the path, but none with this method.
 	WrongMethod
@@ -84,7 +85,35 @@ type Match struct {
 
 // Match finds the first route for the method and path, byte for byte. The path is the one that will be forwarded,
 // without its query.
+//
+// A request that would pass unguarded, and that a careless resource could take for a guarded one (another case, a slash
+// at the end, a needless percent-encoding), is rejected: matching it to the guarded route instead would let one key have two spellings.
 func (p *Policy) Match(method, path string) Match {
+	if isReserved(path) {
+		return Match{Outcome: NoRoute}
+	}
+	m := p.first(method, path)
+	switch m.Outcome {
+	case Matched:
+		if !m.Route.Guarded() && p.resemblesGuarded(method, path) {
+			return Match{Outcome: NoRoute}
+		}
+	case PassUnmatched:
+		if p.resemblesGuarded("", path) || p.resemblesGuarded(method, path) {
+			return Match{Outcome: NoRoute}
+		}
+	case NoRoute, WrongMethod:
+	}
+	return m
+}
+
+// isReserved: paths below /.fence/ are the sidecar's own and never reach the resource.
+func isReserved(path string) bool {
+	const own = "/.fence"
+	return len(path) >= len(own) && strings.EqualFold(path[:len(own)], own) && (len(path) == len(own) || path[len(own)] == '/')
+}
+
+func (p *Policy) first(method, path string) Match {
 	var allowed []string
 	for _, r := range p.routes {
 		var params map[string]string
@@ -102,11 +131,32 @@ func (p *Policy) Match(method, path string) Match {
 		}
 	}
 	switch {
-	case p.unmatched == config.UnmatchedPass && len(allowed) == 0:
-		return Match{Outcome: PassUnmatched}
-	case len(allowed) > 0:
+	case len(allowed) > 0: // also with unmatched: pass, since a path that routes know may be a guarded one
 		slices.Sort(allowed)
 		return Match{Outcome: WrongMethod, Allowed: slices.Compact(allowed)}
+	case p.unmatched == config.UnmatchedPass:
+		return Match{Outcome: PassUnmatched}
 	}
 	return Match{Outcome: NoRoute}
+}
+
+// resemblesGuarded says whether method and path are a guarded route's in another spelling, but not exactly. An exact match that an earlier
+// route took is what the configuration asked for. An empty method resembles every method.
+func (p *Policy) resemblesGuarded(method, path string) bool {
+	return slices.ContainsFunc(p.routes, func(r *Route) bool {
+		if !r.Guarded() || !r.anyPath && !r.template.Resembles(path) {
+			return false
+		}
+		if method == "" {
+			return !r.anyPath
+		}
+		if !slices.ContainsFunc(r.Methods, func(m string) bool { return strings.EqualFold(m, method) }) {
+			return false
+		}
+		exactPath := r.anyPath
+		if !exactPath {
+			_, exactPath = r.template.Match(path)
+		}
+		return !exactPath || !slices.Contains(r.Methods, method)
+	})
 }
