@@ -4,13 +4,12 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"time"
-
-	"errors"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -95,7 +94,7 @@ func (s *service) Stop(ctx context.Context) error {
 }
 
 // openPayDB opens the pool with its metrics, closes it at the end, and looks at the database once. A database that is down, or isn't
-// what it should be, doesn't keep the role from starting; it keeps it from being ready.
+// what it should be, doesn't keep a role from starting; it keeps it from being ready.
 func (s *service) openPayDB(ctx context.Context, flags PayDB, applicationName string, check func(*pgxpool.Pool) daemon.Check) (*pgxpool.Pool, error) {
 	pool, err := flags.open(ctx, applicationName)
 	if err != nil {

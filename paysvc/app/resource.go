@@ -1,15 +1,68 @@
 package app
 
-import "errors"
+import (
+	"context"
 
-// Resource is the command resource.
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fenceline/internal/daemon"
+	"fenceline/paysvc/paydb"
+	"fenceline/paysvc/payout"
+	"fenceline/paysvc/resource"
+)
+
+// Resource is the command resource: the payment-resource. It serves accounts, payouts and the ledger, and trusts whoever presents a token.
 type Resource struct {
-	Process      `embed:""`
-	PayDB        `embed:""`
-	Listen       string `help:"Address of the API: host:port or unix:/path?mode=0660." env:"PAYSVC_LISTEN" default:"127.0.0.1:8080"`
-	AdminListen  string `help:"Address of health and metrics." env:"PAYSVC_ADMIN_LISTEN" default:"127.0.0.1:9080"`
-	AllowAnyHost bool   `help:"Bind to an address that others can reach, although the resource asks nobody who they are." env:"PAYSVC_ALLOW_ANY_HOST"`
+	Process         `embed:""`
+	PayDB           `embed:""`
+	Listen          string `help:"Address of the API: host:port or unix:/path?mode=0660." env:"PAYSVC_LISTEN" default:"127.0.0.1:8080"`
+	AdminListen     string `help:"Address of health and metrics." env:"PAYSVC_ADMIN_LISTEN" default:"127.0.0.1:9080"`
+	AllowAnyHost    bool   `help:"Bind to an address that others can reach, although the resource asks nobody who they are." env:"PAYSVC_ALLOW_ANY_HOST"`
+	ClearingAccount string `help:"Id of the account that postings credit; the default is the one of the synthetic data." env:"PAYSVC_CLEARING_ACCOUNT" default:"00000000-0000-4000-8000-000000000001" placeholder:"UUID"`
+}
+
+// Help is the command's longer help.
+func (c *Resource) Help() string {
+	return `Accounts, payouts and the ledger over HTTP. Run it as a login with the role payapp, reachable through its sidecar only.
+
+Example:
+  export PAYSVC_DATABASE_URL=postgres://paysvc:secret@127.0.0.1:5432/paydb
+  paysvc resource --listen 127.0.0.1:8080 --admin-listen 127.0.0.1:9080
+  curl -s http://127.0.0.1:9080/readyz`
 }
 
 // Run runs the role until a signal ends it.
-func (c *Resource) Run() error { return errors.New("resource: this role isn't wired yet") }
+func (c *Resource) Run() error {
+	return c.run("payment-resource", func(logger hclog.Logger) (daemon.App, error) { return NewResource(*c, logger) })
+}
+
+// ResourceApp is a running payment-resource.
+type ResourceApp struct {
+	*service
+	config   Resource
+	clearing uuid.UUID
+}
+
+// NewResource prepares the role; nothing runs before Start.
+func NewResource(config Resource, logger hclog.Logger) (*ResourceApp, error) {
+	clearing, err := payout.ParseID("clearing-account", config.ClearingAccount)
+	if err != nil {
+		return nil, err
+	}
+	return &ResourceApp{service: newService(logger), config: config, clearing: clearing}, nil
+}
+
+// Start implements daemon.App.
+func (a *ResourceApp) Start(ctx context.Context) error {
+	c := a.config
+	store := func(pool *pgxpool.Pool) *paydb.Plain { return paydb.NewPlain(pool, a.clearing, c.StoreTimeout) }
+	pool, err := a.openPayDB(ctx, c.PayDB, "payment-resource", func(pool *pgxpool.Pool) daemon.Check { return store(pool).Check })
+	if err != nil {
+		return err
+	}
+	server := resource.NewServer(store(pool), a.logger.Named("api"), a.registry)
+	listeners := Listeners{Listen: c.Listen, AdminListen: c.AdminListen, AllowAnyHost: c.AllowAnyHost}
+	return a.serve(ctx, listeners, server, map[string]daemon.Check{"paydb": store(pool).Check})
+}

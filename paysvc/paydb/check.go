@@ -30,10 +30,11 @@ SELECT has_table_privilege('payout', 'SELECT') AND has_table_privilege('payout',
 // checkClearing: 1 row.
 const checkClearing = `SELECT EXISTS (SELECT FROM account WHERE account_id = $1)`
 
-// Check says whether this is the database that the payment-resource can work with: paydb by its contract and version, writable, under a
+// Check says whether this is the database that the payment-resource can work with: paydb by its contract and version, writable and durable, under a
 // role with the needed rights, with the clearing account. The errors name what is wrong and hold no secret.
 func (s *Plain) Check(ctx context.Context) error {
-	if err := errors.Join(postgres.CheckContract(ctx, s.pool, Contract()), postgres.CheckWritable(ctx, s.pool)); err != nil {
+	if err := errors.Join(postgres.CheckContract(ctx, s.pool, Contract()), postgres.CheckWritable(ctx, s.pool),
+		postgres.CheckDurability(ctx, s.pool)); err != nil {
 		return err
 	}
 	allowed := false

@@ -1,0 +1,56 @@
+package resource
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fenceline/internal/daemon"
+)
+
+// noRoute is the label of requests that are no call.
+const noRoute = "none"
+
+// metrics are the HTTP server's and the payouts'. Every series exists from the start.
+type metrics struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	refused  prometheus.Counter
+}
+
+func newMetrics(registry prometheus.Registerer, routes []route) *metrics {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "http_requests_total", Help: "Requests answered, by call and class of status.",
+		}, []string{"route", "status"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "http_request_seconds", Help: "Time from the whole request to the answer.", Buckets: daemon.LatencyBuckets(),
+		}, []string{"route"}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "payout_transition_refused_total", Help: "Transitions that the state machine doesn't have.",
+		}),
+	}
+	registry.MustRegister(m.requests, m.seconds, m.refused)
+	for _, r := range append([]route{{name: noRoute}}, routes...) {
+		m.seconds.WithLabelValues(r.name)
+		for _, class := range []int{200, 400, 500} {
+			m.requests.WithLabelValues(r.name, statusClass(class))
+		}
+	}
+	return m
+}
+
+func (m *metrics) answered(route string, status int, took time.Duration) {
+	m.requests.WithLabelValues(route, statusClass(status)).Inc()
+	m.seconds.WithLabelValues(route).Observe(took.Seconds())
+}
+
+func statusClass(status int) string {
+	switch {
+	case status >= 500:
+		return "5xx"
+	case status >= 400:
+		return "4xx"
+	}
+	return "2xx"
+}
