@@ -70,7 +70,10 @@ func (s *Store) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 // has ended without an error, it is committed, and durably so.
 func (s *Store) raise(ctx context.Context, statement string, a mark.Admission) (admitted bool, err error) {
 	batch := &pgx.Batch{}
-	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: s.timeout, LockTimeout: s.timeout})
+	// The server gives up before we do, so that a statement that waited for a row is over when we answer: one that we had
+	// only stopped listening to could still raise the mark later.
+	patience := s.timeout - s.timeout/4
+	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: patience, LockTimeout: patience})
 	batch.Queue(statement, a.Key, int64(a.Token), s.maxJump).QueryRow(func(row pgx.Row) error {
 		var token int64
 		err := row.Scan(&token)

@@ -1,0 +1,328 @@
+// Package marktest is the conformance suite that every mark store passes. Scenarios return errors, so that a broken store can be shown to
+// fail them.
+package marktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"fenceline/lockd/lock"
+	"fenceline/sidecar/mark"
+)
+
+// Env is a store with what a scenario can't do through its interface.
+type Env struct {
+	mark.Store
+	// Reject and Insert are guards that differ in what a key without a mark means.
+	Reject, Insert string
+	MaxJump        int64
+	// NewKey makes a key that both guards accept, with the mark 0 under Reject and none under Insert.
+	NewKey func(ctx context.Context) (string, error)
+	// Stranger is a well-formed key that nobody knows.
+	Stranger string
+	// Set writes a mark of Reject past the store, as somebody else might.
+	Set func(ctx context.Context, key string, token lock.Token) error
+	// Crash stops the store without letting it tidy up and starts it again. It is nil where the store runs for others too.
+	Crash func(ctx context.Context) error
+	// Block holds the key's row of Reject in a transaction of somebody else until release is called.
+	Block func(ctx context.Context, key string) (release func() error, err error)
+}
+
+// Scenario is one row of the suite.
+type Scenario struct {
+	Name string
+	Run  func(ctx context.Context, e Env) error
+}
+
+// Scenarios is the suite.
+func Scenarios() []Scenario {
+	return []Scenario{
+		{"higherTokenIsAdmittedAndLowerFencedOut", lowerIsFencedOut},
+		{"equalTokenIsAdmittedOnlyWhereTheRouteSaysSo", equalToken},
+		{"keyWithoutAMarkIsRejectedOrGetsOneAsTheGuardSays", missingMark},
+		{"implausibleTokenChangesNothing", implausibleToken},
+		{"largestMarkHoldsAgainstEveryToken", largestMark},
+		{"keysAndGuardsDoNotTouchEachOther", independentKeys},
+		{"lookupFindsOneKeyOrNoneAndNeverGuesses", lookups},
+		{"rowHeldBySomebodyElseIsAFaultAndNoAdmission", blockedRow},
+		{"noLowerTokenIsAdmittedAfterAHigherOneByConcurrentAdmitters", OrderOfAdmissions},
+	}
+}
+
+func (e Env) admit(ctx context.Context, guard, key string, token lock.Token, newer bool) (mark.Decision, error) {
+	return e.Admit(ctx, mark.Admission{Guard: guard, Key: key, Token: token, Newer: newer})
+}
+
+// want admits and compares the decision.
+func (e Env) want(ctx context.Context, guard, key string, token lock.Token, newer bool, verdict mark.Verdict, highest lock.Token) error {
+	got, err := e.admit(ctx, guard, key, token, newer)
+	if err != nil {
+		return fmt.Errorf("admit %d: %w", token, err)
+	}
+	if got.Verdict != verdict || verdict != mark.Admitted && got.Highest != highest {
+		return fmt.Errorf("admit %d (newer %t): %s, highest %d; want %s, highest %d", token, newer, got.Verdict, got.Highest, verdict, highest)
+	}
+	return nil
+}
+
+func (e Env) wantMark(ctx context.Context, guard, key string, want lock.Token) error {
+	got, _, err := e.Read(ctx, guard, key)
+	if err != nil {
+		return fmt.Errorf("read mark: %w", err)
+	}
+	if got != want {
+		return fmt.Errorf("the mark is %d, want %d", got, want)
+	}
+	return nil
+}
+
+func (e Env) guards() []string { return []string{e.Reject, e.Insert} }
+
+func lowerIsFencedOut(ctx context.Context, e Env) error {
+	for _, guard := range e.guards() {
+		key, err := e.NewKey(ctx)
+		if err != nil {
+			return err
+		}
+		for _, newer := range []bool{true, false} {
+			base := lock.Token(10)
+			if !newer {
+				base = 20
+			}
+			if err := errors.Join(
+				e.want(ctx, guard, key, base, newer, mark.Admitted, 0),
+				e.want(ctx, guard, key, base-1, newer, mark.FencedOut, base),
+				e.want(ctx, guard, key, 1, newer, mark.FencedOut, base),
+				e.want(ctx, guard, key, base+5, newer, mark.Admitted, 0),
+				e.want(ctx, guard, key, base, newer, mark.FencedOut, base+5),
+				e.wantMark(ctx, guard, key, base+5),
+			); err != nil {
+				return fmt.Errorf("guard %s: %w", guard, err)
+			}
+		}
+	}
+	return nil
+}
+
+func equalToken(ctx context.Context, e Env) error {
+	for _, guard := range e.guards() {
+		key, err := e.NewKey(ctx)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(
+			e.want(ctx, guard, key, 7, false, mark.Admitted, 0),
+			e.want(ctx, guard, key, 7, false, mark.Admitted, 0),
+			e.want(ctx, guard, key, 7, true, mark.FencedOut, 7),
+		); err != nil {
+			return fmt.Errorf("guard %s: %w", guard, err)
+		}
+	}
+	return nil
+}
+
+func missingMark(ctx context.Context, e Env) error {
+	key, err := e.NewKey(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		e.want(ctx, e.Reject, e.Stranger, 5, false, mark.KeyNotFound, 0),
+		e.want(ctx, e.Insert, key, 5, true, mark.Admitted, 0),
+		e.wantMark(ctx, e.Insert, key, 5),
+		e.want(ctx, e.Insert, e.Stranger, 5, true, mark.KeyNotFound, 0), // what it refers to isn't there
+	)
+}
+
+func implausibleToken(ctx context.Context, e Env) error {
+	for _, guard := range e.guards() {
+		key, err := e.NewKey(ctx)
+		if err != nil {
+			return err
+		}
+		limit := lock.Token(e.MaxJump)
+		if err := errors.Join(
+			e.want(ctx, guard, key, limit+1, false, mark.Implausible, 0),
+			e.want(ctx, guard, key, math.MaxInt64, true, mark.Implausible, 0),
+			e.want(ctx, guard, key, limit, true, mark.Admitted, 0), // exactly as far as allowed
+			e.want(ctx, guard, key, 2*limit+1, true, mark.Implausible, limit),
+			e.want(ctx, guard, key, 2*limit, true, mark.Admitted, 0), // measured from the mark, not from 0
+			e.wantMark(ctx, guard, key, 2*limit),
+		); err != nil {
+			return fmt.Errorf("guard %s: %w", guard, err)
+		}
+	}
+	return nil
+}
+
+func largestMark(ctx context.Context, e Env) error {
+	key, err := e.NewKey(ctx)
+	if err != nil {
+		return err
+	}
+	if err := e.Set(ctx, key, math.MaxInt64); err != nil {
+		return err
+	}
+	return errors.Join(
+		e.want(ctx, e.Reject, key, math.MaxInt64-1, false, mark.FencedOut, math.MaxInt64),
+		e.want(ctx, e.Reject, key, math.MaxInt64, true, mark.FencedOut, math.MaxInt64),
+		e.want(ctx, e.Reject, key, math.MaxInt64, false, mark.Admitted, 0),
+		e.want(ctx, e.Reject, key, 1, false, mark.FencedOut, math.MaxInt64),
+	)
+}
+
+func independentKeys(ctx context.Context, e Env) error {
+	a, errA := e.NewKey(ctx)
+	b, errB := e.NewKey(ctx)
+	return errors.Join(errA, errB,
+		e.want(ctx, e.Reject, a, 50, true, mark.Admitted, 0),
+		e.want(ctx, e.Reject, b, 10, true, mark.Admitted, 0),
+		e.want(ctx, e.Insert, a, 10, true, mark.Admitted, 0),
+		e.wantMark(ctx, e.Reject, a, 50), e.wantMark(ctx, e.Reject, b, 10), e.wantMark(ctx, e.Insert, a, 10),
+	)
+}
+
+func lookups(ctx context.Context, e Env) error {
+	for query, want := range map[string]string{
+		"SELECT $1::text": "x", "SELECT $1::text WHERE false": "", "SELECT NULL::text WHERE $1 <> ''": "",
+		"SELECT $1::uuid": "", // the value is no UUID: nothing has it
+	} {
+		key, found, err := e.Lookup(ctx, query, []string{"x"})
+		if err != nil || key != want || found != (want != "") {
+			return fmt.Errorf("%s: %q, %t, %w", query, key, found, err)
+		}
+	}
+	if _, _, err := e.Lookup(ctx, "SELECT unnest(ARRAY[$1, 'y'])", []string{"x"}); !errors.Is(err, mark.ErrAmbiguousKey) {
+		return fmt.Errorf("two rows: %v", err) //nolint:errorlint // shown, not wrapped
+	}
+	if _, _, err := e.Lookup(ctx, "SELECT $1 FROM nowhere", []string{"x"}); !errors.Is(err, mark.ErrUnavailable) {
+		return fmt.Errorf("broken query: %v", err) //nolint:errorlint // shown, not wrapped
+	}
+	return nil
+}
+
+func blockedRow(ctx context.Context, e Env) error {
+	key, err := e.NewKey(ctx)
+	if err != nil {
+		return err
+	}
+	release, err := e.Block(ctx, key)
+	if err != nil {
+		return err
+	}
+	decision, err := e.admit(ctx, e.Reject, key, 5, true)
+	if !errors.Is(err, mark.ErrUnavailable) {
+		return errors.Join(fmt.Errorf("admission on a held row: %+v, %v; want a fault", decision, err), release()) //nolint:errorlint // shown
+	}
+	if err := release(); err != nil {
+		return err
+	}
+	return e.want(ctx, e.Reject, key, 5, true, mark.Admitted, 0)
+}
+
+const (
+	admitters = 24
+	perKey    = 25
+)
+
+// OrderOfAdmissions is the guarantee itself. Many admitters present tokens for one key. An admission that began after another had
+// ended must not have a lower token: order is only claimed where there is one.
+func OrderOfAdmissions(ctx context.Context, e Env) error {
+	for _, guard := range e.guards() {
+		key, err := e.NewKey(ctx)
+		if err != nil {
+			return err
+		}
+		if err := race(ctx, e, guard, key); err != nil {
+			return fmt.Errorf("guard %s: %w", guard, err)
+		}
+	}
+	return nil
+}
+
+func race(ctx context.Context, e Env, guard, key string) error {
+	var next atomic.Int64
+	var mu sync.Mutex
+	var ended lock.Token // the highest token whose admission has ended
+	group, groupCtx := errgroup.WithContext(ctx)
+	for i := range admitters {
+		group.Go(func() error {
+			for range perKey {
+				token := lock.Token(next.Add(1))
+				if i%3 == 0 && token > 6 {
+					token -= 6 // a stale one
+				}
+				mu.Lock()
+				before := ended
+				mu.Unlock()
+				decision, err := e.admit(groupCtx, guard, key, token, i%2 == 0)
+				if errors.Is(err, mark.ErrUnavailable) {
+					continue // a crowded row: a fault is no admission
+				}
+				if err != nil {
+					return err
+				}
+				if decision.Verdict != mark.Admitted {
+					continue
+				}
+				if token < before {
+					return fmt.Errorf("token %d was admitted after %d", token, before)
+				}
+				mu.Lock()
+				ended = max(ended, token)
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	got, _, err := e.Read(ctx, guard, key)
+	if err != nil || got < ended || ended == 0 {
+		return fmt.Errorf("the mark is %d (%w), the highest admitted token %d", got, err, ended)
+	}
+	return nil
+}
+
+// SurvivesACrash wants a mark that was said to be raised to be there after a crash. It is apart from the others, since it needs a store of
+// its own.
+func SurvivesACrash(ctx context.Context, e Env) error {
+	for round := lock.Token(1); round <= 3; round++ {
+		for _, guard := range e.guards() {
+			key, err := e.NewKey(ctx)
+			if err != nil {
+				return err
+			}
+			if err := e.want(ctx, guard, key, 100*round, true, mark.Admitted, 0); err != nil {
+				return err
+			}
+			if err := e.Crash(ctx); err != nil {
+				return err
+			}
+			if err := e.wantEventually(ctx, guard, key, 100*round); err != nil {
+				return err
+			}
+			if err := e.want(ctx, guard, key, 100*round-1, false, mark.FencedOut, 100*round); err != nil {
+				return fmt.Errorf("after the crash: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// wantEventually reads the mark as soon as the store answers again. Connections that died with the server are found out one by one.
+func (e Env) wantEventually(ctx context.Context, guard, key string, want lock.Token) error {
+	for {
+		err := e.wantMark(ctx, guard, key, want)
+		if !errors.Is(err, mark.ErrUnavailable) || ctx.Err() != nil {
+			return err
+		}
+	}
+}

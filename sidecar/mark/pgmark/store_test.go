@@ -1,0 +1,235 @@
+package pgmark_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"fenceline/internal/pgserver/pgtest"
+	"fenceline/internal/postgres"
+	"fenceline/lockd/lock"
+	"fenceline/migrations"
+	"fenceline/sidecar/config"
+	"fenceline/sidecar/mark"
+	"fenceline/sidecar/mark/marktest"
+	"fenceline/sidecar/mark/pgmark"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const maxJump = 1_000_000
+
+// guards are those of the payment system: account.fence and rail_high_water.highest_token.
+func guards() []config.Guard {
+	return []config.Guard{
+		{Name: "account", Mark: config.Mark{Table: []string{"account"}, Key: "account_id", KeyType: config.KeyUUID, Token: "fence", UpdatedAt: "updated_at", Missing: config.MissingReject}},
+		{Name: "rail", Mark: config.Mark{Table: []string{"public", "rail_high_water"}, Key: "account_id", KeyType: config.KeyUUID, Token: "highest_token", UpdatedAt: "updated_at", Missing: config.MissingInsert}},
+	}
+}
+
+// newEnv opens a store under the sidecars' own roles, not as superuser.
+func newEnv(t *testing.T, owner string) marktest.Env {
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, owner, "fence_account", "fence_rail"), MaxConns: 12})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	exec := func(ctx context.Context, sql string, args ...any) error {
+		admin, err := pgx.Connect(ctx, owner)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = admin.Close(context.WithoutCancel(ctx)) }()
+		_, err = admin.Exec(ctx, sql, args...)
+		return err
+	}
+	return marktest.Env{
+		Store:  pgmark.New(pool, guards(), 2*time.Second, maxJump),
+		Reject: "account", Insert: "rail", MaxJump: maxJump,
+		Stranger: uuid.NewString(),
+		NewKey: func(ctx context.Context) (string, error) {
+			id := uuid.NewString()
+			return id, exec(ctx, "INSERT INTO account (account_id, currency, balance_minor) VALUES ($1, 'EUR', 100)", id)
+		},
+		Set: func(ctx context.Context, key string, token lock.Token) error {
+			return exec(ctx, "UPDATE account SET fence = $2 WHERE account_id = $1", key, token)
+		},
+		Block: func(ctx context.Context, key string) (func() error, error) {
+			conn, err := pgx.Connect(ctx, owner)
+			if err != nil {
+				return nil, err
+			}
+			tx, err := conn.Begin(ctx)
+			if err != nil {
+				return nil, err
+			}
+			_, err = tx.Exec(ctx, "SELECT FROM account WHERE account_id = $1 FOR UPDATE", key)
+			return func() error { return conn.Close(ctx) }, err
+		},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for _, scenario := range marktest.Scenarios() {
+		t.Run(scenario.Name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+			defer cancel()
+			require.NoError(t, scenario.Run(ctx, newEnv(t, pgtest.Database(t, migrations.PayDB(), migrations.Fence()))))
+		})
+	}
+}
+
+func TestRaisedMarkSurvivesACrashOfTheServer(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, nil)
+	env := newEnv(t, pgtest.DatabaseOn(t, server, migrations.PayDB(), migrations.Fence()))
+	env.Crash = func(ctx context.Context) error {
+		if err := server.Crash(ctx); err != nil {
+			return err
+		}
+		return server.Restart(ctx)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	defer cancel()
+	require.NoError(t, marktest.SurvivesACrash(ctx, env))
+}
+
+// Whoever connects as a role whose commits may be lost gets no admission.
+func TestNothingIsAdmittedByAStoreThatMayForget(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+	url := pgtest.Login(t, owner, "fence_account", "fence_rail")
+	var user string
+	require.NoError(t, pgtest.Connect(t, url).QueryRow(t.Context(), "SELECT current_user").Scan(&user))
+	_, err := pgtest.Connect(t, owner).Exec(t.Context(), "ALTER ROLE "+user+" SET synchronous_commit = off")
+	require.NoError(t, err)
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store := pgmark.New(pool, guards(), time.Second, maxJump)
+	require.ErrorIs(t, store.Check(t.Context()), postgres.ErrNotDurable)
+	_, err = store.Admit(t.Context(), mark.Admission{Guard: "account", Key: uuid.NewString(), Token: 1})
+	require.ErrorIs(t, err, mark.ErrUnavailable)
+}
+
+func TestTablesThatDoNotFitAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+	sound := guards()[0]
+	for problem, spoil := range map[string]func(*config.Mark){
+		"there is no table":              func(m *config.Mark) { m.Table = []string{"acount"} },
+		"column fense":                   func(m *config.Mark) { m.Token = "fense" },
+		"column currency":                func(m *config.Mark) { m.Token = "currency" },
+		"column balance_minor":           func(m *config.Mark) { m.Key = "balance_minor" },
+		"want text":                      func(m *config.Mark) { m.KeyType = config.KeyText },
+		"our role may not":               func(m *config.Mark) { m.Token = "balance_minor" },
+		"has no unique index":            func(m *config.Mark) { m.Table, m.Key, m.Token = []string{"payout"}, "account_id", "amount_minor" },
+		`there is no table "a;DROP"."b"`: func(m *config.Mark) { m.Table = []string{"a;DROP", "b"} },
+	} {
+		g := sound
+		spoil(&g.Mark)
+		pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, owner, "fence_account")})
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		require.ErrorContains(t, pgmark.New(pool, []config.Guard{g}, time.Second, maxJump).Check(t.Context()), problem)
+	}
+}
+
+// broken replaces a store's admission.
+type broken struct {
+	mark.Store
+	admit func(ctx context.Context, a mark.Admission) (mark.Decision, error)
+}
+
+func (b broken) Admit(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+	return b.admit(ctx, a)
+}
+
+// The suite can fail: stores that break one rule each are found out.
+func TestConformanceFindsBrokenStores(t *testing.T) {
+	t.Parallel()
+	for name, control := range map[string]struct {
+		scenario func(ctx context.Context, e marktest.Env) error
+		breakIt  func(t *testing.T, owner string, e marktest.Env) mark.Store
+		finding  string
+	}{
+		"read, then write": {marktest.OrderOfAdmissions, readThenWrite, "was admitted after"},
+		"equal counts as newer": {byName("equalTokenIsAdmittedOnlyWhereTheRouteSaysSo"), func(_ *testing.T, _ string, e marktest.Env) mark.Store {
+			return broken{e.Store, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+				a.Newer = false
+				return e.Store.Admit(ctx, a)
+			}}
+		}, "want fenced out"},
+		"everything is admitted": {byName("higherTokenIsAdmittedAndLowerFencedOut"), func(_ *testing.T, _ string, e marktest.Env) mark.Store {
+			return broken{e.Store, func(context.Context, mark.Admission) (mark.Decision, error) {
+				return mark.Decision{Verdict: mark.Admitted}, nil
+			}}
+		}, "want fenced out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+			defer cancel()
+			owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+			env := newEnv(t, owner)
+			env.Store = control.breakIt(t, owner, env)
+			require.ErrorContains(t, control.scenario(ctx, env), control.finding)
+		})
+	}
+}
+
+func byName(name string) func(ctx context.Context, e marktest.Env) error {
+	for _, s := range marktest.Scenarios() {
+		if s.Name == name {
+			return s.Run
+		}
+	}
+	return nil
+}
+
+// readThenWrite is what a check-then-act sidecar would do.
+func readThenWrite(t *testing.T, owner string, e marktest.Env) mark.Store {
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: owner, MaxConns: 12})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return broken{e.Store, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+		highest, _, err := e.Read(ctx, a.Guard, a.Key)
+		if err != nil || highest >= a.Token {
+			return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, err
+		}
+		_, err = pool.Exec(ctx, "UPDATE account SET fence = $2 WHERE account_id = $1", a.Key, a.Token)
+		return mark.Decision{Verdict: mark.Admitted}, err
+	}}
+}
+
+// In-memory marks are the commonest home-made fence: a restart forgets them.
+func TestCrashScenarioFindsMarksInMemory(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t, pgtest.Database(t, migrations.PayDB(), migrations.Fence()))
+	marks := map[string]lock.Token{}
+	env.Store = memory{broken{env.Store, func(_ context.Context, a mark.Admission) (mark.Decision, error) {
+		if highest := marks[a.Guard+a.Key]; highest >= a.Token {
+			return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, nil
+		}
+		marks[a.Guard+a.Key] = a.Token
+		return mark.Decision{Verdict: mark.Admitted}, nil
+	}}, marks}
+	env.Crash = func(context.Context) error { clear(marks); return nil }
+	require.ErrorContains(t, marktest.SurvivesACrash(t.Context(), env), "the mark is 0, want 100")
+}
+
+type memory struct {
+	broken
+	marks map[string]lock.Token
+}
+
+func (m memory) Read(_ context.Context, guard, key string) (lock.Token, bool, error) {
+	token, found := m.marks[guard+key]
+	return token, found, nil
+}
