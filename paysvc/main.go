@@ -2,6 +2,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -45,6 +46,15 @@ func main() {
 	parsed := kong.Parse(&c, kong.Name("paysvc"), kong.Description(description), kong.UsageOnError())
 	if err := parsed.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "paysvc:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitCode is 1, unless the error has a code of its own.
+func exitCode(err error) int {
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		return coded.ExitCode()
+	}
+	return 1
 }
