@@ -37,8 +37,16 @@ const (
 
 type upstreamConn struct {
 	net.Conn
-	reader *bufio.Reader
-	since  time.Time // idle since
+	reader  *bufio.Reader
+	readErr error     // what the connection itself said last; fasthttp's errors hide it
+	since   time.Time // idle since
+}
+
+// Read is what the reader reads through.
+func (c *upstreamConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.readErr = err
+	return n, err
 }
 
 // errTooLarge means that the response's body is above the limit.
@@ -71,7 +79,7 @@ func (u *upstream) exchange(ctx context.Context, request []byte, head bool, resp
 	end.Sent = gate.WhollySent
 	delimited, err := u.receive(conn.reader, head, response)
 	if err != nil {
-		return end, fmt.Errorf("receive: %w", err)
+		return end, fmt.Errorf("receive: %w", errors.Join(err, conn.readErr))
 	}
 	end.Answered, end.Status = delimited, response.StatusCode()
 	if delimited && !response.ConnectionClose() && conn.reader.Buffered() == 0 {
@@ -137,7 +145,9 @@ func (u *upstream) connect(ctx context.Context) (*upstreamConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	return &upstreamConn{Conn: conn, reader: bufio.NewReaderSize(conn, u.headLimit)}, nil
+	c := &upstreamConn{Conn: conn}
+	c.reader = bufio.NewReaderSize(c, u.headLimit)
+	return c, nil
 }
 
 // quiet looks at an idle connection without taking anything from it: it must be open and have nothing to read. Bytes that wait there are a
