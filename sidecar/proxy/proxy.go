@@ -158,10 +158,11 @@ func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
 		return r
 	}
 	if p.forwardFirst {
+		defer func() { _, _ = p.store.Admit(ctx, p.admission(e)) }()
 		return p.forward(ctx, e, admitted)
 	}
 	start := time.Now()
-	verdict, err := p.store.Admit(ctx, mark.Admission{Guard: route.Guard.Name, Key: e.key, Token: token, Newer: route.Admit == config.AdmitNewer})
+	verdict, err := p.store.Admit(ctx, p.admission(e))
 	p.metrics.store.WithLabelValues(route.Guard.Name).Observe(time.Since(start).Seconds())
 	if err != nil {
 		return p.storeFault(e, err)
@@ -177,6 +178,11 @@ func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
 		return refuse("KEY_NOT_FOUND", "guard %s has no such key", route.Guard.Name)
 	}
 	return p.storeFault(e, errors.New("the store gave no decision"))
+}
+
+func (p *Proxy) admission(e *exchange) mark.Admission {
+	route := e.match.Route
+	return mark.Admission{Guard: route.Guard.Name, Key: e.key, Token: e.token, Newer: route.Admit == config.AdmitNewer}
 }
 
 // findKey extracts the request's key, by a lookup where the route says so.
