@@ -43,7 +43,15 @@ type App struct {
 	store    *pgstore.Store
 	admin    *daemon.Admin
 	server   *fasthttp.Server
+	address  net.Addr
+	adminAt  net.Addr
 }
+
+// Address is where the API listens, after Start.
+func (a *App) Address() net.Addr { return a.address }
+
+// AdminAddress is where health and metrics are, after Start.
+func (a *App) AdminAddress() net.Addr { return a.adminAt }
 
 // New prepares lockd; nothing runs before Start.
 func New(config Config, logger hclog.Logger) *App {
@@ -106,6 +114,7 @@ func (a *App) serve(ctx context.Context) error {
 		return err
 	}
 	a.cleanups.Push("listener", closing(listener))
+	a.address, a.adminAt = listener.Addr(), adminListener.Addr()
 
 	a.admin = daemon.NewAdmin(registry, a.logger)
 	a.admin.AddCheck("lockdb", a.store.Check)
