@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -29,13 +30,19 @@ type RailProxy struct {
 
 // Run runs the role until a signal ends it.
 func (c *RailProxy) Run() error {
-	return c.run("rail-proxy", func(logger hclog.Logger) (daemon.App, error) {
-		rail, err := railproxy.NewClient(c.Rail, c.RailConnectTimeout, c.RailTimeout)
-		if err != nil {
-			return nil, err
-		}
-		return &railProxyApp{service: newService(logger), flags: c, rail: rail}, nil
-	})
+	return c.run("rail-proxy", func(logger hclog.Logger) (daemon.App, error) { return c.app(logger) })
+}
+
+// app prepares the role; nothing runs before Start.
+func (c *RailProxy) app(logger hclog.Logger) (*railProxyApp, error) {
+	if c.RailConnectTimeout <= 0 || c.RailTimeout <= 0 {
+		return nil, errors.New("rail-connect-timeout and rail-timeout: want more than 0")
+	}
+	rail, err := railproxy.NewClient(c.Rail, c.RailConnectTimeout, c.RailTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return &railProxyApp{service: newService(logger), flags: c, rail: rail}, nil
 }
 
 // railProxyApp implements daemon.App.
