@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,42 +43,98 @@ func (s *Store) Check(ctx context.Context) error {
 // ErrContract means that a guard's table isn't what the configuration says.
 var ErrContract = errors.New("mark table doesn't fit")
 
-// describe reads what an admission depends on. One row: the table; else none.
+// describe reads what an admission needs to know of one column. One row: the column; none: there is no such column.
 //
-// The key must be unique, since two rows for one key would be two marks; the token must not be null, since a null is neither above nor below.
+// The key must be unique by an index of its own that is checked at once (ON CONFLICT can use no other), since two rows for one key would be two marks.
 const describe = `
-SELECT coalesce((SELECT format_type(a.atttypid, NULL) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attname = $2 AND NOT a.attisdropped), ''),
-       coalesce((SELECT format_type(a.atttypid, NULL) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attname = $3 AND NOT a.attisdropped), ''),
-       coalesce((SELECT a.attnotnull FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attname = $3), false),
-       EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname = $2
-                WHERE i.indrelid = t.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indkey::text = a.attnum::text),
-       coalesce((SELECT has_column_privilege(t.oid, a.attnum, 'SELECT') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attname = $3), false),
-       coalesce((SELECT has_column_privilege(t.oid, a.attnum, 'UPDATE') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attname = $3), false),
-       coalesce((SELECT has_column_privilege(t.oid, a.attnum, 'INSERT') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attname = $3), false)
-  FROM pg_class t
- WHERE t.oid = to_regclass($1)`
+SELECT format_type(a.atttypid, NULL), a.attnotnull,
+       EXISTS (SELECT FROM pg_index i
+                WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indkey::text = a.attnum::text),
+       has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
+       has_column_privilege(a.attrelid, a.attnum, 'UPDATE'),
+       has_column_privilege(a.attrelid, a.attnum, 'INSERT')
+  FROM pg_attribute a
+ WHERE a.attrelid = to_regclass($1) AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped`
 
-func (s *Store) checkGuard(ctx context.Context, m config.Mark) error {
-	var keyType, tokenType string
-	var notNull, unique, mayRead, mayUpdate, mayInsert bool
-	table := pgx.Identifier(m.Table).Sanitize()
-	err := s.pool.QueryRow(ctx, describe, table, m.Key, m.Token).Scan(&keyType, &tokenType, &notNull, &unique, &mayRead, &mayUpdate, &mayInsert)
+type column struct {
+	name                          string
+	typeName                      string
+	notNull, unique               bool
+	mayRead, mayUpdate, mayInsert bool
+}
+
+func (s *Store) describe(ctx context.Context, table, name string) (column, error) {
+	c := column{name: name}
+	err := s.pool.QueryRow(ctx, describe, table, name).Scan(&c.typeName, &c.notNull, &c.unique, &c.mayRead, &c.mayUpdate, &c.mayInsert)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("%w: there is no table %s", ErrContract, table)
+		return column{}, fmt.Errorf("%w: there is no column %s in %s", ErrContract, name, table)
 	}
 	if err != nil {
+		return column{}, fmt.Errorf("look at column %s of %s: %w", name, table, postgres.Classify(ctx, err))
+	}
+	return c, nil
+}
+
+func (s *Store) checkGuard(ctx context.Context, m config.Mark) error {
+	table := pgx.Identifier(m.Table).Sanitize()
+	var exists bool
+	if err := s.pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil {
 		return fmt.Errorf("look at %s: %w", table, postgres.Classify(ctx, err))
 	}
-	wantKey := map[config.KeyType]string{config.KeyUUID: "uuid", config.KeyInt: "bigint", config.KeyText: "text"}[m.KeyType]
+	if !exists {
+		return fmt.Errorf("%w: there is no table %s", ErrContract, table)
+	}
+	return errors.Join(s.checkKey(ctx, m, table), s.checkToken(ctx, m, table), s.checkStamp(ctx, m, table))
+}
+
+func (s *Store) checkKey(ctx context.Context, m config.Mark, table string) error {
+	c, err := s.describe(ctx, table, m.Key)
+	if err != nil {
+		return err
+	}
+	fits := map[config.KeyType][]string{config.KeyUUID: {"uuid"}, config.KeyInt: {"bigint", "integer"}, config.KeyText: {"text", "character varying"}}[m.KeyType]
 	switch {
-	case keyType != wantKey && (m.KeyType != config.KeyInt || keyType != "integer"):
-		return fmt.Errorf("%w: column %s of %s is %q, want %s", ErrContract, m.Key, table, keyType, wantKey)
-	case tokenType != "bigint" || !notNull:
-		return fmt.Errorf("%w: column %s of %s is %q (not null: %t), want bigint not null", ErrContract, m.Token, table, tokenType, notNull)
-	case !unique:
-		return fmt.Errorf("%w: column %s of %s has no unique index of its own", ErrContract, m.Key, table)
-	case !mayRead || !mayUpdate || m.Missing == config.MissingInsert && !mayInsert:
-		return fmt.Errorf("%w: our role may not read and write column %s of %s", postgres.ErrPermission, m.Token, table)
+	case !slices.Contains(fits, c.typeName):
+		return fmt.Errorf("%w: column %s of %s is %s, want %s", ErrContract, c.name, table, c.typeName, strings.Join(fits, " or "))
+	case !c.unique:
+		return fmt.Errorf("%w: column %s of %s has no unique index of its own", ErrContract, c.name, table)
+	case !c.mayRead || m.Missing == config.MissingInsert && !c.mayInsert:
+		return denied(c, table, m)
 	}
 	return nil
+}
+
+// checkToken: the token must not be null, since a null is neither above nor below.
+func (s *Store) checkToken(ctx context.Context, m config.Mark, table string) error {
+	c, err := s.describe(ctx, table, m.Token)
+	switch {
+	case err != nil:
+		return err
+	case c.typeName != "bigint" || !c.notNull:
+		return fmt.Errorf("%w: column %s of %s is %s (not null: %t), want bigint not null", ErrContract, c.name, table, c.typeName, c.notNull)
+	case !c.mayRead || !c.mayUpdate || m.Missing == config.MissingInsert && !c.mayInsert:
+		return denied(c, table, m)
+	}
+	return nil
+}
+
+func (s *Store) checkStamp(ctx context.Context, m config.Mark, table string) error {
+	if m.UpdatedAt == "" {
+		return nil
+	}
+	c, err := s.describe(ctx, table, m.UpdatedAt)
+	switch {
+	case err != nil:
+		return err
+	case !strings.HasPrefix(c.typeName, "timestamp"):
+		return fmt.Errorf("%w: column %s of %s is %s, want a timestamp", ErrContract, c.name, table, c.typeName)
+	case !c.mayUpdate:
+		return denied(c, table, m)
+	}
+	return nil
+}
+
+func denied(c column, table string, m config.Mark) error {
+	return fmt.Errorf("%w: our role may not do with column %s of %s what missing: %s needs (select %t, update %t, insert %t)",
+		postgres.ErrPermission, c.name, table, m.Missing, c.mayRead, c.mayUpdate, c.mayInsert)
 }

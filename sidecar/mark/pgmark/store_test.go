@@ -129,6 +129,8 @@ func TestTablesThatDoNotFitAreRefusedByName(t *testing.T) {
 		"want text":                      func(m *config.Mark) { m.KeyType = config.KeyText },
 		"our role may not":               func(m *config.Mark) { m.Token = "balance_minor" },
 		"has no unique index":            func(m *config.Mark) { m.Table, m.Key, m.Token = []string{"payout"}, "account_id", "amount_minor" },
+		"column updated_on":              func(m *config.Mark) { m.UpdatedAt = "updated_on" },
+		"is bigint, want a timestamp":    func(m *config.Mark) { m.UpdatedAt = "balance_minor" },
 		`there is no table "a;DROP"."b"`: func(m *config.Mark) { m.Table = []string{"a;DROP", "b"} },
 	} {
 		g := sound
@@ -137,6 +139,95 @@ func TestTablesThatDoNotFitAreRefusedByName(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(pool.Close)
 		require.ErrorContains(t, pgmark.New(pool, []config.Guard{g}, time.Second, maxJump).Check(t.Context()), problem)
+	}
+}
+
+// Admitted means committed. A commit that fails after the statement had returned its row (here: a constraint that is checked
+// at the end) is no admission, in whatever mode statements are sent.
+func TestCommitThatFailsIsNoAdmission(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+	_, err := pgtest.Connect(t, owner).Exec(t.Context(), `
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused at commit' USING ERRCODE = TG_ARGV[0]; END $$;
+CREATE CONSTRAINT TRIGGER refuse_rail AFTER INSERT OR UPDATE ON rail_high_water DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse('40001');
+CREATE CONSTRAINT TRIGGER refuse_account AFTER UPDATE ON account DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse('P0001');`)
+	require.NoError(t, err)
+	env := newEnv(t, owner)
+	login := pgtest.Login(t, owner, "fence_account", "fence_rail")
+	for _, mode := range []string{"cache_describe", "cache_statement", "exec", "simple_protocol"} {
+		pool, err := postgres.Open(t.Context(), postgres.Config{URL: login, QueryMode: mode})
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		store := pgmark.New(pool, guards(), 5*time.Second, maxJump)
+		for _, guard := range []string{env.Reject, env.Insert} {
+			key, err := env.NewKey(t.Context())
+			require.NoError(t, err)
+			decision, err := store.Admit(t.Context(), mark.Admission{Guard: guard, Key: key, Token: 5})
+			require.ErrorIs(t, err, mark.ErrUnavailable, mode)
+			require.Equal(t, mark.Decision{}, decision, mode)
+			highest, _, err := store.Read(t.Context(), guard, key)
+			require.NoError(t, err)
+			require.Zero(t, highest, mode)
+		}
+	}
+}
+
+// Some poolers allow only some ways of sending statements; each must decide alike.
+func TestEveryQueryModeDecidesAlike(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+			env := newEnv(t, owner)
+			pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, owner, "fence_account", "fence_rail"), QueryMode: mode, MaxConns: 12})
+			require.NoError(t, err)
+			t.Cleanup(pool.Close)
+			env.Store = pgmark.New(pool, guards(), 2*time.Second, maxJump)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+			defer cancel()
+			for _, scenario := range marktest.Scenarios() {
+				require.NoError(t, scenario.Run(ctx, env), scenario.Name)
+			}
+		})
+	}
+}
+
+// Keys of the other types, in tables that aren't the payment system's, with names that need quotes.
+func TestKeysOfEveryTypeAreTheirColumns(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.Database(t)
+	admin := pgtest.Connect(t, owner)
+	_, err := admin.Exec(t.Context(), `
+CREATE SCHEMA "odd Schema";
+CREATE TABLE "odd Schema"."Things" ("Id" VARCHAR(40) PRIMARY KEY, "Select" BIGINT NOT NULL DEFAULT 0);
+CREATE TABLE counted (id INTEGER PRIMARY KEY, mark BIGINT NOT NULL);
+CREATE TABLE partial (id TEXT, mark BIGINT NOT NULL);
+CREATE UNIQUE INDEX ON partial (id) WHERE mark > 0;
+CREATE TABLE late (id TEXT UNIQUE DEFERRABLE INITIALLY DEFERRED, mark BIGINT NOT NULL);`)
+	require.NoError(t, err)
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: owner})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	guard := func(name string, keyType config.KeyType, key, token string, table ...string) config.Guard {
+		return config.Guard{Name: name, Mark: config.Mark{Table: table, Key: key, KeyType: keyType, Token: token, Missing: config.MissingInsert}}
+	}
+	store := pgmark.New(pool, []config.Guard{
+		guard("things", config.KeyText, "Id", "Select", "odd Schema", "Things"), guard("counted", config.KeyInt, "id", "mark", "counted"),
+	}, 5*time.Second, maxJump)
+	for name, key := range map[string]string{"things": `it's "7"; --`, "counted": "-7"} {
+		for _, c := range []struct {
+			token lock.Token
+			want  mark.Verdict
+		}{{5, mark.Admitted}, {4, mark.FencedOut}, {6, mark.Admitted}} {
+			decision, err := store.Admit(t.Context(), mark.Admission{Guard: name, Key: key, Token: c.token, Newer: true})
+			require.NoError(t, err)
+			require.Equal(t, c.want, decision.Verdict, "%s: %d", name, c.token)
+		}
+	}
+	for _, table := range []string{"partial", "late"} {
+		err := pgmark.New(pool, []config.Guard{guard("g", config.KeyText, "id", "mark", table)}, time.Second, maxJump).Check(t.Context())
+		require.ErrorContains(t, err, "has no unique index", table)
 	}
 }
 
