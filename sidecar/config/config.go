@@ -17,6 +17,7 @@ type Config struct {
 	Upstream  Upstream
 	Store     Store
 	Token     Token
+	Headers   Headers
 	Guards    []Guard
 	Routes    []Route
 	Unmatched Unmatched
@@ -51,6 +52,12 @@ type Token struct {
 	Header      string // canonical header name
 	OwnerHeader string
 	MaxJump     int64 // a token further above the mark is implausible
+}
+
+// Headers says which unusual headers may pass.
+type Headers struct {
+	// Allow are names with other characters than letters, digits and hyphens that requests may carry all the same.
+	Allow []string
 }
 
 // Guard is one named set of marks with the rules for admitting against it.

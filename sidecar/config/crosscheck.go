@@ -1,61 +1,93 @@
 package config
 
 import (
+	"maps"
+	"net"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // crossCheck looks at what no section can see alone.
 func (s section) crossCheck(c *Config, guards, routes []section) {
-	if len(c.Routes) == 0 {
+	if len(routes) == 0 && (!s.has("routes") || s.n.get("routes").kind == listNode) {
 		s.fault("routes", "missing: without a route everything is rejected")
 	}
-	if len(guards) != len(c.Guards) || len(routes) != len(c.Routes) {
-		return
-	}
 	for i, g := range c.Guards {
-		if slices.ContainsFunc(c.Guards[:i], func(o Guard) bool { return o.Name == g.Name }) {
+		if slices.ContainsFunc(c.Guards[:i], func(o Guard) bool { return o.Name == g.Name && g.Name != "" }) {
 			guards[i].fault("name", "another guard has this name")
 		}
-		if !slices.ContainsFunc(c.Routes, func(r Route) bool { return r.Guard == g.Name }) {
+		if g.Name != "" && !slices.ContainsFunc(c.Routes, func(r Route) bool { return r.Guard == g.Name }) {
 			guards[i].fault("name", "no route uses this guard, so it guards nothing")
 		}
 	}
 	for i, r := range c.Routes {
-		if slices.ContainsFunc(c.Routes[:i], func(o Route) bool { return o.Name == r.Name }) {
-			routes[i].fault("name", "another route has this name")
-		}
-		if r.Guard != "" && !slices.ContainsFunc(c.Guards, func(g Guard) bool { return g.Name == r.Guard }) {
-			routes[i].fault("guard", "there is no guard "+r.Guard)
-		}
-		for _, earlier := range c.Routes[:i] {
-			if problem := r.shadowedBy(earlier); problem != "" {
-				routes[i].fault("match", problem)
-			}
+		routes[i].checkRoute(c, i)
+		routes[i].checkOverlaps(c.Routes[:i], r)
+	}
+}
+
+func (s section) checkRoute(c *Config, i int) {
+	r := c.Routes[i]
+	if slices.ContainsFunc(c.Routes[:i], func(o Route) bool { return o.Name == r.Name && r.Name != "" }) {
+		s.fault("name", "another route has this name")
+	}
+	if r.Guard != "" && !slices.ContainsFunc(c.Guards, func(g Guard) bool { return g.Name == r.Guard }) {
+		s.fault("guard", "there is no guard of this name")
+	}
+	sources := []Key{r.Key}
+	if r.Key.Lookup != nil {
+		sources = slices.AppendSeq(sources, maps.Values(r.Key.Lookup.Params))
+	}
+	if slices.ContainsFunc(sources, func(k Key) bool { return k.Header != "" && strings.EqualFold(k.Header, c.Token.Header) }) {
+		s.fault("key", "the token's header can't be the key too")
+	}
+}
+
+// checkOverlaps compares a route with those before it.
+func (s section) checkOverlaps(earlier []Route, r Route) {
+	for _, e := range earlier {
+		if problem := r.shadowedBy(e); problem != "" {
+			s.fault("match", problem)
 		}
 	}
+	for _, name := range r.Overlaps {
+		if !slices.ContainsFunc(earlier, func(e Route) bool { return e.Name == name && r.overlaps(e) }) {
+			s.fault("overlaps", "no earlier route "+name+" takes any of this one's requests")
+		}
+	}
+}
+
+// overlaps says whether some request matches both routes.
+func (r Route) overlaps(o Route) bool {
+	if !slices.ContainsFunc(r.Methods, func(m string) bool { return slices.Contains(o.Methods, m) }) {
+		return false
+	}
+	if r.Path == "" || o.Path == "" {
+		return true
+	}
+	a, errA := ParseTemplate(o.Path)
+	b, errB := ParseTemplate(r.Path)
+	return errA == nil && errB == nil && a.overlaps(b)
 }
 
 // shadowedBy says in words why r may not stand behind an earlier route, "" when it may. The first route that matches decides, so
 // a route behind another one that takes some of its requests and treats them differently is a mistake more often than not.
 func (r Route) shadowedBy(earlier Route) string {
-	if !slices.ContainsFunc(r.Methods, func(m string) bool { return slices.Contains(earlier.Methods, m) }) {
+	if !r.overlaps(earlier) {
 		return ""
 	}
-	a, errA := ParseTemplate(earlier.Path)
-	b, errB := ParseTemplate(r.Path)
-	if errA != nil && earlier.Path != "" || errB != nil && r.Path != "" {
-		return "" // noted already
-	}
-	everywhere, overlap := earlier.Path == "", earlier.Path == "" || r.Path == "" || a.overlaps(b)
-	if r.Path != "" && earlier.Path != "" {
-		everywhere = a.covers(b)
+	everywhere := earlier.Path == ""
+	if !everywhere && r.Path != "" {
+		a, errA := ParseTemplate(earlier.Path)
+		b, errB := ParseTemplate(r.Path)
+		everywhere = errA == nil && errB == nil && a.covers(b)
 	}
 	allMethods := !slices.ContainsFunc(r.Methods, func(m string) bool { return !slices.Contains(earlier.Methods, m) })
 	switch {
 	case everywhere && allMethods:
 		return "never reached: the earlier route " + earlier.Name + " takes all of its requests; put this one first"
-	case overlap && !r.decidesLike(earlier) && !slices.Contains(r.Overlaps, earlier.Name):
+	case !r.decidesLike(earlier) && !slices.Contains(r.Overlaps, earlier.Name):
 		return "the earlier route " + earlier.Name + " takes some of its requests and decides differently; if that is meant, write overlaps: [" + earlier.Name + "]"
 	}
 	return ""
@@ -71,6 +103,9 @@ func (c *Config) Warnings() []string {
 	if c.IDDefault {
 		out = append(out, "id is the host name "+c.ID+" by default; give a stable id of its own to each sidecar")
 	}
+	if len(c.Guards) == 0 {
+		out = append(out, "there is no guard: nothing is protected")
+	}
 	for _, r := range c.Routes {
 		if r.Mode == ModeOff && !r.Pass {
 			out = append(out, "route "+r.Name+" has mode off: it forwards without looking at tokens and protects nothing")
@@ -78,6 +113,12 @@ func (c *Config) Warnings() []string {
 	}
 	if c.Unmatched == UnmatchedPass {
 		out = append(out, "unmatched is pass: requests that no route matches are forwarded without looking at tokens")
+	}
+	if c.Upstream.AllowRemote {
+		out = append(out, "upstream.allow_remote is true: whoever reaches the resource without the sidecar isn't fenced")
+	}
+	if host, _, err := net.SplitHostPort(c.Admin.Listen); err == nil && !isLoopback(host) {
+		out = append(out, "admin.listen isn't loopback: whoever reaches it reads metrics and health, and nobody is asked who they are")
 	}
 	return out
 }

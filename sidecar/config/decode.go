@@ -1,6 +1,7 @@
 package config
 
 import (
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -17,7 +18,7 @@ type decoder struct {
 	env    func(string) (string, bool)
 }
 
-// at is one place in the tree: a mapping, and the path that leads to it.
+// section is one mapping of the tree, and the path that leads to it.
 type section struct {
 	*decoder
 	n    *node
@@ -90,7 +91,11 @@ func (s section) scalarOf(v *node, key string) (text string, asText, ok bool) {
 	}
 	expanded, missing := expand(v.text, s.env)
 	for _, variable := range missing {
-		s.faults.add(v.at, key, "the environment variable "+variable+" isn't set")
+		s.faults.add(v.at, key, "the environment variable "+variable+" isn't set, or empty")
+	}
+	if strings.Contains(reference.ReplaceAllString(v.text, ""), "${") {
+		s.faults.add(v.at, key, "want ${NAME} or ${NAME:-default}")
+		return "", false, false
 	}
 	// A value that comes from the environment is as good as one that stands in the file, quoted or not.
 	return expanded, v.quoted && expanded == v.text, len(missing) == 0
@@ -115,7 +120,7 @@ func expand(text string, env func(string) (string, bool)) (expanded string, miss
 }
 
 // looksOtherwise are plain scalars that YAML's versions disagree about, or that are numbers: as text they must be quoted.
-var looksOtherwise = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|null|~|[-+]?[0-9][0-9_.]*(e[-+]?[0-9]+)?|0[xob].*|\.inf|\.nan)$`)
+var looksOtherwise = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|null|~|[-+]?[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?|0[xob].*|\.inf|\.nan)$`)
 
 // text is a text value; otherwise is its default.
 func (s section) text(name, otherwise string) string {
@@ -136,8 +141,9 @@ func (s section) required(name string) string {
 		s.fault(name, "missing")
 		return ""
 	}
+	before := len(s.faults.list)
 	text := s.text(name, "")
-	if text == "" && s.n.get(name).kind == scalarNode && !reference.MatchString(s.n.get(name).text) {
+	if text == "" && len(s.faults.list) == before {
 		s.fault(name, "must not be empty")
 	}
 	return text
@@ -151,21 +157,41 @@ func (s section) secret(name string) Secret {
 		s.fault(fileKey, "give "+name+" or "+fileKey+", not both")
 		return ""
 	case s.has(fileKey):
-		data, err := os.ReadFile(s.text(fileKey, "")) //nolint:gosec // the operator's own file
-		if err != nil {
-			s.fault(fileKey, "can't be read: "+err.Error())
-			return ""
-		}
-		value := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
-		if value == "" {
-			s.fault(fileKey, "the file is empty")
-		}
-		return Secret(value)
+		return s.secretFile(fileKey)
 	case !s.has(name):
 		s.fault(name, "missing; give it, best as ${VARIABLE}, or "+fileKey)
 		return ""
 	}
 	return Secret(s.required(name))
+}
+
+// maxSecretFile bounds what is read, in bytes.
+const maxSecretFile = 64 << 10
+
+func (s section) secretFile(name string) Secret {
+	path := s.required(name)
+	if path == "" {
+		return ""
+	}
+	file, err := os.Open(path) //nolint:gosec // the operator's own file
+	if err != nil {
+		s.fault(name, "can't be read: "+err.Error())
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	data, err := io.ReadAll(io.LimitReader(file, maxSecretFile+1))
+	value := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
+	switch {
+	case err != nil:
+		s.fault(name, "can't be read: "+err.Error())
+	case len(data) > maxSecretFile:
+		s.fault(name, "the file is too long for a secret")
+	case value == "":
+		s.fault(name, "the file is empty")
+	default:
+		return Secret(value)
+	}
+	return ""
 }
 
 func (s section) boolean(name string, otherwise bool) bool {

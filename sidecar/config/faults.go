@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,15 +16,16 @@ type Fault struct {
 	File         string
 	Line, Column int
 	Key          string // dotted path, such as guards[0].mark.table; empty for the file as a whole
-	Message      string
-	// Unsupported is set when the key or value is a known one whose part isn't in this version.
+	Message      string // no value of the file stands in it, except the names that the file gives to its parts
+	// Unsupported is set when the key or value is a known one whose part isn't in this version. The message
+	// then holds the key.
 	Unsupported bool
 }
 
 // Error gives file:line:column: key: message.
 func (f Fault) Error() string {
 	text := fmt.Sprintf("%s:%d:%d: ", f.File, f.Line, f.Column)
-	if f.Key != "" {
+	if f.Key != "" && !f.Unsupported {
 		text += f.Key + ": "
 	}
 	return text + f.Message
@@ -52,7 +54,7 @@ func (f *Faults) add(where position, key, message string) {
 }
 
 func (f *Faults) addUnsupported(where position, key, hint string) {
-	f.add(where, key, "unsupported in this version"+hint)
+	f.add(where, key, "unsupported in this version: "+key+hint)
 	f.list[len(f.list)-1].Unsupported = true
 }
 
@@ -61,7 +63,10 @@ func (f *Faults) err() error {
 	if len(f.list) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(f.list, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+	slices.SortStableFunc(f.list, func(a, b Fault) int {
+		return cmp.Or(a.Line-b.Line, a.Column-b.Column, strings.Compare(a.Key, b.Key), strings.Compare(a.Message, b.Message))
+	})
+	f.list = slices.Compact(f.list)
 	return f
 }
 
@@ -75,10 +80,12 @@ func syntaxPosition(err error) position {
 	return position{1, 1}
 }
 
+var quotedText = regexp.MustCompile(`"[^"]{2,}"`)
+
 func syntaxReason(err error) string {
 	var syntax yaml.Error
 	if errors.As(err, &syntax) {
-		return syntax.GetMessage()
+		return quotedText.ReplaceAllString(syntax.GetMessage(), "…")
 	}
 	return "the parser can't read it"
 }

@@ -1,14 +1,22 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
-var parameter = regexp.MustCompile(`@([a-z][a-z0-9_]*)`)
+// parameter is an @ with the longest identifier behind it. In SQL that was checked, every @ begins one.
+var parameter = regexp.MustCompile(`@([A-Za-z_][A-Za-z0-9_]*)`)
+
+var selectGrammar = regexp.MustCompile(`(?i)^SELECT\s`)
+
+// maxSQL bounds a lookup's text, in bytes.
+const maxSQL = 4096
 
 // lookup reads a query that finds the key.
 func (s section) lookup(r Route) Lookup {
@@ -20,6 +28,9 @@ func (s section) lookup(r Route) Lookup {
 	params := s.sub("params")
 	if params.n != nil {
 		for _, f := range params.n.fields {
+			if !paramGrammar.MatchString(f.name) {
+				params.fault(f.name, "want a name of letters, digits and _")
+			}
 			l.Params[f.name] = params.sub(f.name).source(r)
 		}
 	}
@@ -28,6 +39,7 @@ func (s section) lookup(r Route) Lookup {
 	}
 	if err := l.checkSQL(); err != nil {
 		s.fault("sql", err.Error())
+		return l
 	}
 	// A parameter that isn't listed is the path's parameter of that name.
 	template, _ := ParseTemplate(r.Path)
@@ -37,36 +49,51 @@ func (s section) lookup(r Route) Lookup {
 			continue
 		}
 		if r.Path == "" || !slices.Contains(template.Params(), name) {
-			s.fault("sql", "where does @"+name+" come from? list it under params, or name a parameter of the route's path so")
+			s.fault("sql", "nothing gives @"+name+": list it under params, or name a parameter of the route's path so")
 		}
 		l.Params[name] = Key{Path: name}
 	}
+	if len(used) == 0 {
+		s.fault("sql", "the query has no parameter, so it finds the same key for every request")
+	}
 	for _, name := range slices.Sorted(maps.Keys(l.Params)) {
 		if !slices.Contains(used, name) {
-			s.fault("params", "the query doesn't use @"+name)
-		}
-		if l.Params[name] == (Key{}) {
-			s.fault("params", name+": missing: path, header, query or json")
+			params.fault(name, "the query doesn't use @"+name)
 		}
 	}
 	return l
 }
 
 // checkSQL keeps a lookup to what can be rewritten safely: one SELECT without quotes, comments or statement separators, in which
-// every @ begins a parameter.
+// every @ begins a parameter. So no @ can be part of a text, a comment or an operator.
 func (l Lookup) checkSQL() error {
-	if !strings.HasPrefix(strings.ToUpper(l.SQL), "SELECT ") {
-		return fmt.Errorf("want one SELECT")
+	if !selectGrammar.MatchString(l.SQL) || len(l.SQL) > maxSQL {
+		return fmt.Errorf("want one SELECT, at most %d bytes", maxSQL)
 	}
-	for _, refused := range []string{";", "'", `"`, "--", "/*", "$"} {
+	for _, refused := range []string{";", "'", `"`, "--", "/*", "$", `\`} {
 		if strings.Contains(l.SQL, refused) {
 			return fmt.Errorf("%s isn't allowed in a lookup; make a view if the query needs it", refused)
 		}
 	}
-	if strings.Count(l.SQL, "@") != len(parameter.FindAllString(l.SQL, -1)) {
-		return fmt.Errorf("every @ must begin a parameter such as @payout_id")
+	if strings.ContainsFunc(l.SQL, func(c rune) bool { return c > unicode.MaxASCII || c < ' ' && c != '\n' && c != '\t' && c != '\r' }) {
+		return errors.New("only ASCII is allowed in a lookup; make a view if the query needs more")
+	}
+	starts := parameter.FindAllStringIndex(l.SQL, -1)
+	if strings.Count(l.SQL, "@") != len(starts) {
+		return errors.New("every @ must begin a parameter such as @payout_id; operators with @ aren't allowed")
+	}
+	for _, start := range starts {
+		// PostgreSQL's operator characters (Lexical Structure, 4.1.3) and those of identifiers; "=" may stand directly before a parameter, other
+		// operators that end in @ don't end in "=@" and need a space.
+		if before := l.SQL[start[0]-1]; strings.IndexByte("+-*/<>~!@#%^&|`?", before) >= 0 || isWord(before) {
+			return errors.New("a parameter needs a space before it")
+		}
 	}
 	return nil
+}
+
+func isWord(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
 }
 
 // ParamNames are the query's parameters in the order of their first use.

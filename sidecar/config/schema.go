@@ -8,25 +8,31 @@ const schema = `
 version
 id
 listen
-listen_tls!
+listen_tls.certificate_file!
+listen_tls.key_file!
+listen_tls.client_ca_file!
 admin.listen
 admin.token_file!
 upstream.url
-upstream.url_file
 upstream.allow_remote
 upstream.connect_timeout
 upstream.response_timeout
-upstream.tls!
+upstream.tls.ca_file!
+upstream.tls.certificate_file!
+upstream.tls.key_file!
+upstream.tls.server_name!
 store.postgres.url
 store.postgres.url_file
 store.postgres.max_conns
 store.postgres.timeout
 store.postgres.query_mode
-store.postgres.listen_url!
-store.file!
+store.file.path!
 token.header
 token.owner_header
 token.max_jump
+token.grant_keys_file!
+headers.allow
+forwarded.trusted_peers!
 guards[].name
 guards[].lock_key
 guards[].mark.table
@@ -38,7 +44,8 @@ guards[].mark.missing
 guards[].advance
 guards[].order
 guards[].ownership
-guards[].unsettled!
+guards[].unsettled.after!
+guards[].unsettled.then!
 guards[].unsettled_status!
 guards[].restarts_with!
 routes[].name
@@ -70,9 +77,8 @@ limits.in_flight
 limits.wait
 shutdown.delay
 shutdown.grace
-forwarded.trusted_peers!
 rejections.keep!
-tracing!
+tracing.endpoint!
 `
 
 // keySchema is the same as a tree.
@@ -119,7 +125,7 @@ func (s *keySchema) check(n *node, path string, faults *Faults) {
 		case child == nil && len(s.children) > 0:
 			faults.add(f.at, where, "unknown key"+s.suggest(f.name))
 		case child != nil && child.unsupported:
-			faults.addUnsupported(f.at, where, "; remove it")
+			faults.addUnsupported(f.at, where, "; remove the key")
 		case child != nil:
 			child.check(f.value, where, faults)
 		}
@@ -130,11 +136,14 @@ func (s *keySchema) check(n *node, path string, faults *Faults) {
 func (s *keySchema) suggest(name string) string {
 	best, bestDistance := "", 4
 	for known := range s.children {
-		if d := distance(name, known); d < bestDistance || d == bestDistance && known < best {
+		if known == "[]" || known == "*" {
+			continue
+		}
+		if d := distance(strings.ToLower(name), known); d < min(bestDistance, len(known)) || d == bestDistance && known < best {
 			best, bestDistance = known, d
 		}
 	}
-	if best == "" || best == "[]" || best == "*" {
+	if best == "" {
 		return ""
 	}
 	return "; did you mean " + best + "?"

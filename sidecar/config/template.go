@@ -20,7 +20,8 @@ type segment struct {
 
 var (
 	literalSegment = regexp.MustCompile(`^[A-Za-z0-9._~!$&'()*+,=:@-]+$`)
-	paramSegment   = regexp.MustCompile(`^\{([a-z][a-z0-9_]*)\}$`)
+	paramSegment   = regexp.MustCompile(`^\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
+	paramGrammar   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // ParseTemplate reads a template.

@@ -108,6 +108,9 @@ func convert(n ast.Node, path string, faults *Faults) *node {
 
 func convertMapping(values []*ast.MappingValueNode, where position, path string, faults *Faults) *node {
 	out := &node{kind: mappingNode, at: where}
+	if len(values) > 0 {
+		out.at = at(values[0].Key)
+	}
 	seen := map[string]bool{}
 	for _, pair := range values {
 		key, ok := pair.Key.(*ast.StringNode)

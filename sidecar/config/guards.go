@@ -1,0 +1,73 @@
+package config
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var nameGrammar = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`)
+
+// name is a short name that appears in metrics and logs.
+func (s section) name() string {
+	text := s.required("name")
+	if text != "" && !nameGrammar.MatchString(text) {
+		s.fault("name", "want lower-case letters, digits, _ and -, at most 64")
+	}
+	return text
+}
+
+func (s section) guard() Guard {
+	g := Guard{Name: s.name(), LockKey: s.text("lock_key", defaultLockKey), Mark: s.sub("mark").mark()}
+	if strings.ContainsAny(strings.ReplaceAll(g.LockKey, "{key}", ""), "{}") || g.LockKey == "" {
+		s.fault("lock_key", "want a text in which {key} is the only placeholder, such as payout:{key}")
+	}
+	if !s.has("mark") {
+		s.faults.addUnsupported(s.position(), s.key("mark"), ", left out: marks in the sidecar's own table; write mark: { table: …, key: …, key_type: …, token: … }")
+	}
+	g.Order = choice(s, "order", OrderEffects, []Order{OrderAdmissions}, map[Order]string{OrderEffects: "; write order: admissions"})
+	choice(s, "ownership", "shared", []string{"shared"}, map[string]string{"exclusive": "; write ownership: shared"})
+	choice(s, "advance", "sidecar", []string{"sidecar"}, map[string]string{"resource": "; write advance: sidecar"})
+	return g
+}
+
+var identifierGrammar = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$]{0,62}$`)
+
+func notIdentifier(text string) bool { return !identifierGrammar.MatchString(text) }
+
+func (s section) mark() Mark {
+	if s.n == nil {
+		return Mark{}
+	}
+	m := Mark{
+		Key:     s.required("key"),
+		Token:   s.required("token"),
+		KeyType: choice(s, "key_type", "", []KeyType{KeyUUID, KeyInt, KeyText}, nil),
+		Missing: choice(s, "missing", MissingReject, []Missing{MissingReject, MissingInsert}, nil),
+	}
+	if !s.has("key_type") {
+		s.fault("key_type", "missing: uuid, int or text")
+	}
+	if s.has("updated_at") {
+		m.UpdatedAt = s.required("updated_at")
+	}
+	if table := s.required("table"); table != "" {
+		m.Table = strings.Split(table, ".")
+	}
+	if len(m.Table) > 2 || slices.ContainsFunc(m.Table, notIdentifier) {
+		s.fault("table", "want a table's name, such as account or public.account")
+	}
+	columns := map[string]string{}
+	for _, name := range []string{"key", "token", "updated_at"} {
+		column := map[string]string{"key": m.Key, "token": m.Token, "updated_at": m.UpdatedAt}[name]
+		switch {
+		case column == "":
+		case notIdentifier(column):
+			s.fault(name, "want a column's name, such as account_id")
+		case columns[column] != "":
+			s.fault(name, "this column is the "+columns[column]+" already")
+		}
+		columns[column] = name
+	}
+	return m
+}

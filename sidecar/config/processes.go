@@ -1,0 +1,160 @@
+package config
+
+import (
+	"net"
+	"net/textproto"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"fenceline/sidecar/httpcheck"
+)
+
+// listen is an address to listen on.
+func (s section) listen(name, otherwise string) string {
+	address := s.text(name, otherwise)
+	if strings.HasPrefix(address, "unix:/") {
+		return address
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		s.fault(name, "want host:port, or unix:/path?mode=0660")
+	}
+	return address
+}
+
+func (s section) upstream() Upstream {
+	u := Upstream{
+		AllowRemote:     s.boolean("allow_remote", false),
+		ConnectTimeout:  s.duration("connect_timeout", defaultConnectTimeout, time.Millisecond, time.Minute),
+		ResponseTimeout: s.duration("response_timeout", defaultResponseTimeout, time.Millisecond, time.Hour),
+	}
+	text := s.required("url")
+	if text == "" {
+		return u
+	}
+	if strings.HasPrefix(text, "unix:") || strings.HasPrefix(text, "https:") {
+		s.faults.addUnsupported(s.where("url"), s.key("url"), ": unix sockets and TLS; write http://host:port")
+		return u
+	}
+	parsed, err := url.Parse(text)
+	switch {
+	case err != nil || parsed.Scheme != "http" || parsed.Hostname() == "" || parsed.User != nil ||
+		parsed.Path != "" && parsed.Path != "/" || parsed.RawQuery != "" || parsed.Fragment != "":
+		s.fault("url", "want http://host:port, without a path")
+		return u
+	case !u.AllowRemote && !isLoopback(parsed.Hostname()):
+		s.fault("url", "the resource isn't on this machine, so others could reach it without the sidecar; write allow_remote: true if something else keeps them out")
+	}
+	port := parsed.Port()
+	if port == "" {
+		port = "80"
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		s.fault("url", "want a port from 1 to 65535")
+	}
+	u.URL = &url.URL{Scheme: "http", Host: net.JoinHostPort(parsed.Hostname(), port)}
+	return u
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func (s section) store() Store {
+	if s.has("file") {
+		return Store{} // refused by name already
+	}
+	if !s.has("postgres") {
+		s.faults.add(s.position(), s.key("postgres"), "missing: where the marks live")
+		return Store{}
+	}
+	p := s.sub("postgres")
+	address := p.secret("url")
+	if address != "" && !postgresURL.MatchString(address.Reveal()) {
+		p.fault(p.given("url", "url_file"), "want postgres://user:password@host:port/database")
+	}
+	return Store{Postgres: Postgres{
+		URL:       address,
+		MaxConns:  int32(p.number("max_conns", defaultMaxConns, 1, 1000)), //nolint:gosec // bounded
+		Timeout:   p.duration("timeout", defaultStoreTimeout, time.Millisecond, time.Minute),
+		QueryMode: choice(p, "query_mode", defaultQueryMode, []string{"cache_describe", "cache_statement", "exec", "simple_protocol"}, nil),
+	}}
+}
+
+// postgresURL: a URL, or libpq's form "host=… dbname=…".
+var postgresURL = regexp.MustCompile(`^(postgres(ql)?://\S+|[a-z_]+\s*=.*)$`)
+
+// given is the first of the names that the mapping has.
+func (s section) given(names ...string) string {
+	for _, name := range names {
+		if s.has(name) {
+			return name
+		}
+	}
+	return names[0]
+}
+
+func (s section) position() position {
+	if s.n != nil {
+		return s.n.at
+	}
+	return position{1, 1}
+}
+
+func (s section) token() Token {
+	t := Token{
+		Header:      s.headerName("header", defaultTokenHeader),
+		OwnerHeader: s.headerName("owner_header", defaultOwnerHeader),
+		MaxJump:     s.number("max_jump", defaultMaxJump, 1, 1<<62),
+	}
+	if t.Header == t.OwnerHeader {
+		s.fault("owner_header", "the token and its owner need a header each")
+	}
+	return t
+}
+
+var oddName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+func (s section) headers() Headers {
+	h := Headers{Allow: s.texts("allow")}
+	for _, name := range h.Allow {
+		if !oddName.MatchString(name) {
+			s.fault("allow", "want names of headers, by RFC 9110")
+		}
+	}
+	return h
+}
+
+var headerGrammar = regexp.MustCompile(`^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$`)
+
+// headerName is the name, in its usual spelling, of a header that the resource gets as the client sent it.
+func (s section) headerName(name, otherwise string) string {
+	text := s.text(name, otherwise)
+	if !headerGrammar.MatchString(text) {
+		s.fault(name, "want a header name of letters, digits and single hyphens")
+		return otherwise
+	}
+	if !httpcheck.Reaches(text) {
+		s.fault(name, "this header doesn't reach the resource as the client sent it; choose another")
+		return otherwise
+	}
+	return textproto.CanonicalMIMEHeaderKey(text)
+}
+
+func (s section) limits() Limits {
+	return Limits{
+		Body:        s.size("body", defaultBody, 1, 256<<20),
+		Response:    s.size("response", defaultResponse, 1, 256<<20),
+		Head:        s.size("head", defaultHead, 1<<10, 1<<20),
+		Connections: int(s.number("connections", defaultConnections, 1, 1_000_000)),
+		InFlight:    int(s.number("in_flight", defaultInFlight, 1, 100_000)),
+		Wait:        s.duration("wait", defaultWait, time.Millisecond, time.Hour),
+	}
+}
