@@ -43,7 +43,7 @@ func (versionCmd) Run() error {
 
 func main() {
 	var c cli
-	parsed := kong.Parse(&c, kong.Name("paysvc"), kong.Description(description), kong.UsageOnError())
+	parsed := kong.Parse(&c, kong.Name("paysvc"), kong.Description(description), kong.ShortUsageOnError())
 	if err := parsed.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "paysvc:", err)
 		os.Exit(exitCode(err))

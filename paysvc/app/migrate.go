@@ -16,6 +16,16 @@ type Migrate struct {
 	PrintSQL    bool   `help:"Print the statements instead, for somebody else to apply." name:"print-sql"`
 }
 
+// Help is the command's longer help.
+func (c *Migrate) Help() string {
+	return `Run it as the database's owner; the roles then run as logins with the least that they need (payapp, railapp).
+
+Example:
+  export PAYSVC_DATABASE_URL=postgres://owner:secret@127.0.0.1:5432/paydb
+  paysvc migrate --check || paysvc migrate
+  paysvc migrate --print-sql > paydb.sql`
+}
+
 // Run applies, checks or prints the migrations.
 func (c *Migrate) Run() error {
 	sets := []migrations.Set{migrations.PayDB()}

@@ -19,7 +19,7 @@ import (
 
 // Seed is the command seed: synthetic accounts and PENDING payouts. The same flags give the same ids, and what is there already stays.
 type Seed struct {
-	PayDB           `embed:""`
+	DatabaseURL     string        `help:"Connection URL of paydb." env:"PAYSVC_DATABASE_URL,PAYDB_URL" required:"" placeholder:"URL"`
 	Accounts        int           `help:"How many accounts to open, at least one." default:"4"`
 	Payouts         int           `help:"How many payouts to create, spread over the accounts." default:"10"`
 	Balance         int64         `help:"Opening balance of each account, in minor units." default:"100000"`
@@ -66,12 +66,13 @@ func (c *Seed) run(ctx context.Context, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	pool, err := c.open(ctx, "paysvc-seed")
+	database := PayDB{DatabaseURL: c.DatabaseURL, MaxConns: 1, StoreTimeout: c.Timeout, StartupTimeout: c.Timeout}
+	pool, err := database.open(ctx, "paysvc-seed")
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	store := paydb.NewPlain(pool, clearing, c.StoreTimeout)
+	store := paydb.NewPlain(pool, clearing, c.Timeout)
 	payouts, err := store.Seed(ctx, payout.Currency(c.Currency), openings, drafts)
 	if err != nil {
 		return err
