@@ -282,7 +282,8 @@ func TestSeedGivesTheSamePayoutsEachTime(t *testing.T) {
 	require.NotContains(t, other, answer.Payouts[0].PayoutID)
 }
 
-// Each configs/paysvc-<command>.env names every setting of its command, nothing else, and gives the default.
+// Each configs/paysvc-<command>.env names every setting of its command, nothing else, and gives the default. A database URL holds a
+// password and isn't in a file.
 func TestEnvironmentFilesHoldEverySettingWithItsDefault(t *testing.T) { //nolint:paralleltest // sets the environment
 	files, err := filepath.Glob("../configs/paysvc-*.env")
 	require.NoError(t, err)
@@ -306,7 +307,10 @@ func TestEnvironmentFilesHoldEverySettingWithItsDefault(t *testing.T) { //nolint
 				if flag.IsBool() && want == "" {
 					want = "false"
 				}
-				require.Equal(t, want, settings[flag.Envs[0]], flag.Envs[0])
+				require.Contains(t, settings, flag.Envs[0])
+				if want != "" { // what has no default stands there with an example
+					require.Equal(t, want, settings[flag.Envs[0]], flag.Envs[0])
+				}
 				t.Setenv(flag.Envs[0], settings[flag.Envs[0]])
 			}
 			for setting := range settings {
