@@ -59,6 +59,12 @@ func newHome(ctx context.Context, bin string, owner *account) (*home, error) {
 	if err := os.MkdirAll(base, 0o755); err != nil { //nolint:gosec // the server's user must get in
 		return nil, fmt.Errorf("make a folder for servers: %w", err)
 	}
+	// One at a time: between the making of a folder and the taking of its lock it looks like a leftover.
+	unlock, err := lockFile(ctx, filepath.Join(base, "homes.lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	clearLeftovers(ctx, bin, base, owner)
 
 	dir, err := os.MkdirTemp(base, homePrefix)

@@ -52,13 +52,20 @@ func Build(t testingT, pkg string) string {
 	if err != nil {
 		t.Fatalf("make a folder for %s: %v", pkg, err)
 	}
-	program := filepath.Join(dir, path.Base(pkg))
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, pkg).CombinedOutput(); err != nil { //nolint:gosec // a package of this module
-		t.Fatalf("build %s: %v\n%s", pkg, err, out)
-	}
+	program := BuildInto(t, pkg, dir)
 	if built.paths == nil {
 		built.paths = map[string]string{}
 	}
 	built.paths[pkg] = program
+	return program
+}
+
+// BuildInto builds one of this module's programs into a folder and returns its path.
+func BuildInto(t testingT, pkg, dir string) string {
+	t.Helper()
+	program := filepath.Join(dir, path.Base(pkg))
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, pkg).CombinedOutput(); err != nil { //nolint:gosec // a package of this module
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
 	return program
 }

@@ -129,7 +129,7 @@ func (s *System) startWorker(ctx context.Context, owner, payoutID string, extra 
 	if err != nil {
 		return nil, err
 	}
-	s.processes = append(s.processes, p)
+	s.track(p)
 	return p, nil
 }
 

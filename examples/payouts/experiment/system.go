@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"text/tabwriter"
 
 	"fenceline/internal/pgserver"
@@ -23,6 +24,7 @@ type System struct {
 	dir       string
 	railLog   string
 
+	mu        sync.Mutex         // the scenes start their workers side by side
 	processes []*process.Process // in the order of their start
 	sidecars  []*process.Process
 
@@ -151,7 +153,7 @@ func (s *System) start(ctx context.Context, d daemonSpec) (string, *process.Proc
 	if err != nil {
 		return "", nil, err
 	}
-	s.processes = append(s.processes, p)
+	s.track(p)
 	address, err := p.Address(ctx, "api")
 	if err != nil {
 		return "", nil, err
@@ -172,11 +174,20 @@ func (s *System) start(ctx context.Context, d daemonSpec) (string, *process.Proc
 	return url, p, nil
 }
 
+// track remembers a process, for Stop.
+func (s *System) track(p *process.Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.processes = append(s.processes, p)
+}
+
 // program is the path of one of the built programs.
 func (b *Bench) program(name string) string { return filepath.Join(b.opts.Bin, name) }
 
 // Stop ends every process, in the reverse order of their start.
 func (s *System) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var errs []error
 	for _, p := range slices.Backward(s.processes) {
 		errs = append(errs, p.Stop(ctx))
