@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 
 	"fenceline/internal/daemon"
 	"fenceline/sidecar/config"
@@ -34,16 +36,33 @@ func Register(a *daemon.Admin, cfg *config.Config, hash string, rules *policy.Po
 		return http.StatusOK, map[string]any{"routes": routes, "unmatched": cfg.Unmatched}
 	}))
 	a.Handle("GET /marks", answer(func(r *http.Request) (int, any) {
-		guard, key := r.URL.Query().Get("guard"), r.URL.Query().Get("key")
-		if guard == "" || key == "" {
-			return http.StatusBadRequest, map[string]string{"message": "want /marks?guard=NAME&key=KEY"}
-		}
-		token, found, err := store.Read(r.Context(), guard, key)
-		if err != nil {
-			return http.StatusServiceUnavailable, map[string]string{"message": "the mark can't be read now; is the guard's name right and the store up? (see /readyz)"}
-		}
-		return http.StatusOK, map[string]any{"guard": guard, "key": key, "found": found, "token": int64(token)}
+		return readMark(r, rules, store)
 	}))
+}
+
+// readMark answers GET /marks. It tells a guard that there isn't from a store that is down.
+func readMark(r *http.Request, rules *policy.Policy, store mark.Store) (int, any) {
+	message := func(format string, args ...any) map[string]string {
+		return map[string]string{"message": fmt.Sprintf(format, args...)}
+	}
+	guard, text := r.URL.Query().Get("guard"), r.URL.Query().Get("key")
+	if guard == "" || text == "" {
+		return http.StatusBadRequest, message("want /marks?guard=NAME&key=KEY")
+	}
+	routes := rules.Routes()
+	i := slices.IndexFunc(routes, func(route *policy.Route) bool { return route.Guard != nil && route.Guard.Name == guard })
+	if i < 0 {
+		return http.StatusNotFound, message("there is no guard %q; /routes lists them", guard)
+	}
+	key, err := routes[i].Canonical(text)
+	if err != nil {
+		return http.StatusBadRequest, message("guard %s: %s", guard, err)
+	}
+	token, found, err := store.Read(r.Context(), guard, key)
+	if err != nil {
+		return http.StatusServiceUnavailable, message("the mark store can't be read now; /readyz says why")
+	}
+	return http.StatusOK, map[string]any{"guard": guard, "key": key, "found": found, "token": int64(token)}
 }
 
 func answer(build func(*http.Request) (int, any)) http.Handler {
