@@ -49,7 +49,7 @@ func New(cfg *config.Config, rules *policy.Policy, store mark.Store, registry pr
 			headLimit: int(cfg.Limits.Head), bodyLimit: int(cfg.Limits.Response),
 		},
 		metrics: newMetrics(registry, cfg, rules.Routes()),
-		rules:   httpcheck.Rules{TokenHeader: cfg.Token.Header, OwnerHeader: cfg.Token.OwnerHeader},
+		rules:   httpcheck.Rules{TokenHeader: cfg.Token.Header, OwnerHeader: cfg.Token.OwnerHeader, AllowedNames: cfg.Headers.Allow},
 		slots:   make(chan struct{}, cfg.Limits.InFlight),
 	}
 }

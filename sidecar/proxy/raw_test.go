@@ -41,6 +41,7 @@ routes:
   - { name: write, match: { methods: [POST, PUT, PATCH, DELETE, GET, HEAD], path: "/things/{id}" }, guard: thing, admit: newer_or_same, key: { path: id } }
   - { name: json, match: { methods: [POST], path: /json }, guard: thing, admit: newer, key: { json: /id } }
   - { name: open, match: { methods: [GET, POST, PUT, HEAD], path: "/open/{id}" }, pass: true }
+headers: { allow: [X_Legacy_Id, X_Fencing_Token] } # the second stays refused
 limits: { body: 64B, head: 4KiB, response: 1KiB }
 `
 
