@@ -26,13 +26,13 @@ type Process struct {
 	LogLevel string        `help:"One of ${enum}." env:"PAYSVC_LOG_LEVEL" enum:"trace,debug,info,warn,error" default:"info"`
 }
 
-// run makes the role's logger and runs the daemon that make returns, until a signal ends it.
-func (p Process) run(service string, make func(logger hclog.Logger) (daemon.App, error)) error {
+// run makes the role's logger and runs the daemon that build returns, until a signal ends it.
+func (p Process) run(service string, build func(logger hclog.Logger) (daemon.App, error)) error {
 	logger, err := daemon.NewLogger(service, p.LogLevel, os.Stderr)
 	if err != nil {
 		return err
 	}
-	app, err := make(logger)
+	app, err := build(logger)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import "fenceline/lockd/lockapi"
 
 // Header names.
 const (
-	HeaderToken          = "X-Fencing-Token" //nolint:gosec // a header's name
+	HeaderToken          = "X-Fencing-Token"
 	HeaderOwner          = "X-Owner-Id"
 	HeaderIdempotencyKey = "X-Idempotency-Key"
 )
@@ -25,7 +25,7 @@ const (
 // Error codes. Programs branch on these.
 const (
 	CodeValidationFailed    = "VALIDATION_FAILED"    // 400
-	CodeInvalidToken        = "INVALID_TOKEN"        //nolint:gosec // 400; a code's name
+	CodeInvalidToken        = "INVALID_TOKEN"        // 400
 	CodeNotFound            = "NOT_FOUND"            // 404, no such call
 	CodePayoutNotFound      = "PAYOUT_NOT_FOUND"     // 404
 	CodeAccountNotFound     = "ACCOUNT_NOT_FOUND"    // 404

@@ -150,10 +150,9 @@ func TestOfConcurrentClaimsOneWins(t *testing.T) {
 	for i := range 16 {
 		wg.Go(func() {
 			_, err := b.store.Claim(t.Context(), p.ID, payout.Pending, holder("worker", int64(i+1)))
-			var refused *payout.NotClaimableError
 			if err == nil {
 				won.Add(1)
-			} else if !errors.As(err, &refused) {
+			} else if _, refused := errors.AsType[*payout.NotClaimableError](err); !refused {
 				t.Errorf("claim %d: %v", i, err)
 			}
 		})
@@ -222,7 +221,7 @@ func TestClaimUnderAMovingBalanceIsEitherGrantedOrRefusedForFunds(t *testing.T) 
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for delta := int64(-1); ctx.Err() == nil; delta = -delta {
-			if _, err := mover.Exec(t.Context(), "UPDATE account SET balance_minor = balance_minor + $2 WHERE account_id = $1", payerID, delta); err != nil {
+			if _, err := mover.Exec(context.WithoutCancel(ctx), "UPDATE account SET balance_minor = balance_minor + $2 WHERE account_id = $1", payerID, delta); err != nil {
 				t.Errorf("move balance: %v", err)
 				return
 			}

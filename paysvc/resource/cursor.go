@@ -23,7 +23,7 @@ const latest = 9999
 func encodeCursor(p payout.Position) string {
 	raw := make([]byte, 0, cursorLength)
 	raw = append(raw, cursorVersion)
-	raw = binary.BigEndian.AppendUint64(raw, uint64(p.CreatedAt.UnixMicro())) //nolint:gosec // read back as signed
+	raw = binary.BigEndian.AppendUint64(raw, uint64(p.CreatedAt.UnixMicro()))
 	raw = append(raw, p.ID[:]...)
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
