@@ -67,8 +67,10 @@ func startSystem(t *testing.T) *system {
 	s.railLog = filepath.Join(s.dir, "transfers.jsonl")
 
 	s.lockd, _ = s.daemon(t, "lockd", "lockd", []string{"serve"}, "LOCKD_DATABASE_URL="+s.lockdURL)
-	railStub, _ := s.daemon(t, "rail-stub", "paysvc", []string{"rail-stub", "--log", s.railLog,
-		"--fault", faultyPayout("decline") + "=decline", "--fault", faultyPayout("lost") + "=lost", "--fault", faultyPayout("drop") + "=drop"})
+	railStub, _ := s.daemon(t, "rail-stub", "paysvc", []string{
+		"rail-stub", "--log", s.railLog,
+		"--fault", faultyPayout("decline") + "=decline", "--fault", faultyPayout("lost") + "=lost", "--fault", faultyPayout("drop") + "=drop",
+	})
 	s.resource, _ = s.daemon(t, "resource", "paysvc", []string{"resource"}, "PAYSVC_DATABASE_URL="+pgtest.Login(t, paydb, "payapp"))
 	s.rail, _ = s.daemon(t, "rail-proxy", "paysvc", []string{"rail-proxy", "--rail", railStub}, "PAYSVC_DATABASE_URL="+pgtest.Login(t, paydb, "railapp"))
 	s.guardedAccount = s.sidecar(t, "account", s.resource, pgtest.Login(t, paydb, "fence_account"))
@@ -458,7 +460,7 @@ func lockServiceGone(t *testing.T, s *system) {
 func endOfInputSendsNothing(t *testing.T, s *system) {
 	t.Helper()
 	id := s.payout(t, s.account(t, 10000))
-	command := exec.CommandContext(t.Context(), filepath.Join(s.bin, "paysvc"), "executor", "--owner", "eof", "--once", "--payout", id, //nolint:gosec // our own program
+	command := exec.CommandContext(t.Context(), filepath.Join(s.bin, "paysvc"), "executor", "--owner", "eof", "--once", "--payout", id,
 		"--lockd", s.lockd, "--resource", s.resource, "--rail-proxy", s.rail, "--pause-before", "claim=stdin")
 	out, err := command.CombinedOutput() // standard input is /dev/null
 	var exit *exec.ExitError

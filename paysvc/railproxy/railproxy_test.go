@@ -218,7 +218,8 @@ type counts struct {
 }
 
 func (c *counts) Submitted(o submission.Outcome) { c.mu.Lock(); defer c.mu.Unlock(); c.outcomes[o]++ }
-func (c *counts) Duplicate()                     { c.mu.Lock(); defer c.mu.Unlock(); c.duplicates++ }
+
+func (c *counts) Duplicate() { c.mu.Lock(); defer c.mu.Unlock(); c.duplicates++ }
 
 // syncBuffer is a buffer that a logger and a test may use at once.
 type syncBuffer struct {
@@ -234,8 +235,6 @@ func (s *syncBuffer) Write(p []byte) (int, error) {
 
 func (s *syncBuffer) String() string { s.mu.Lock(); defer s.mu.Unlock(); return s.b.String() }
 
-func ptr(s string) *string { return &s }
-
 func TestAcknowledgedSubmissionIsAnsweredAndRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "", railstub.Plan{})
@@ -249,7 +248,7 @@ func TestAcknowledgedSubmissionIsAnsweredAndRecorded(t *testing.T) {
 	require.Equal(t, payapi.Submission{SubmissionID: s.SubmissionID, PayoutID: id.String(), Outcome: "ACKED", RailReference: transfer.RailReference}, s)
 	require.Equal(t, id.String(), transfer.ClientReference)
 	require.EqualValues(t, 2500, transfer.AmountMinor)
-	require.Equal(t, []row{{7, ptr("ACKED"), ptr(transfer.RailReference), true}}, w.rows(id))
+	require.Equal(t, []row{{7, new("ACKED"), new(transfer.RailReference), true}}, w.rows(id))
 	require.Equal(t, "RAIL_ACKED", w.state(id))
 	require.Len(t, w.events("rail_submitted"), 1)
 	require.Equal(t, 1, w.counts.outcomes[submission.Acked])
@@ -292,7 +291,7 @@ func TestEveryFaultOfTheRailHasItsOwnAnswer(t *testing.T) {
 			require.NotEmpty(t, e.Details[railapi.DetailSubmissionID])
 			require.Equal(t, c.outcome, e.Details[railapi.DetailRailOutcome])
 			require.Len(t, w.transfers(), c.transfers)
-			require.Equal(t, []row{{7, ptr(c.outcome), nil, true}}, w.rows(id))
+			require.Equal(t, []row{{7, new(c.outcome), nil, true}}, w.rows(id))
 			require.Equal(t, c.state, w.state(id))
 			require.Equal(t, 1, w.counts.outcomes[submission.Outcome(c.outcome)])
 			if c.outcome == "TIMEOUT" {
@@ -315,7 +314,7 @@ func TestSecondAcknowledgementIsNotTakenForAnotherPayouts(t *testing.T) {
 		require.Equal(t, 200, w.submit(id, token+1).status)
 		transfers := w.transfers()
 		require.Len(t, transfers, int(token)+1)
-		require.Equal(t, ptr(transfers[token].RailReference), w.rows(id)[0].Reference)
+		require.Equal(t, new(transfers[token].RailReference), w.rows(id)[0].Reference)
 	}
 }
 
@@ -345,7 +344,7 @@ func TestPlainModePresentsAgainUnderAnyToken(t *testing.T) {
 	transfers := w.transfers()
 	require.Len(t, transfers, 2, "paid twice")
 	require.Contains(t, string(stale.body), transfers[1].RailReference)
-	require.Equal(t, []row{{7, ptr("ACKED"), ptr(transfers[0].RailReference), true}}, w.rows(id), "only the first one is on record")
+	require.Equal(t, []row{{7, new("ACKED"), new(transfers[0].RailReference), true}}, w.rows(id), "only the first one is on record")
 	require.Equal(t, "RAIL_ACKED", w.state(id))
 	require.Equal(t, 1, w.counts.duplicates)
 	refused := w.events("transition_refused")
