@@ -88,7 +88,7 @@ type lease struct {
 
 	mu   sync.Mutex
 	sent time.Time // when the newest request that was granted had been sent: the lease lasts at least ttl from then on
-	lost error     // not nil once the lock service has said so
+	lost error     // not nil once the lock service has said so, or the lease has run out
 }
 
 // acquire tries to get the key, for at most wait, in jittered steps so that workers don't meet again and again. When another
@@ -141,11 +141,18 @@ func (l *lease) check(ctx context.Context) error {
 		if sent.After(l.sent) {
 			l.sent = sent
 		}
-	case errors.Is(err, lock.ErrLockLost) && l.lost == nil:
-		l.lost = err
-		l.logger.Warn("the lock is lost", "event", "session_lost", "lockKey", l.key, "token", int64(l.token), "cause", err)
+	case errors.Is(err, lock.ErrLockLost):
+		l.lose(err)
 	}
 	return err
+}
+
+// lose notes the loss, once. The caller holds mu.
+func (l *lease) lose(cause error) {
+	if l.lost == nil {
+		l.lost = cause
+		l.logger.Warn("the lock is lost", "event", "session_lost", "lockKey", l.key, "token", int64(l.token), "cause", cause)
+	}
 }
 
 func (l *lease) over() error {
@@ -159,14 +166,11 @@ func (l *lease) over() error {
 func (l *lease) expired() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lost != nil {
-		return l.lost
-	}
 	now := time.Now()
 	if age := max(now.Sub(l.sent), now.Round(0).Sub(l.sent.Round(0))); age >= l.ttl {
-		return fmt.Errorf("%w: the lease of %s ran out %s ago", lock.ErrLockLost, l.ttl, age-l.ttl)
+		l.lose(fmt.Errorf("%w: the lease of %s ran out %s ago", lock.ErrLockLost, l.ttl, age-l.ttl))
 	}
-	return nil
+	return l.lost
 }
 
 // release gives the grant back. That it is no longer ours is fine (C1 §1.4); a fault is, too: the lease ends by itself.

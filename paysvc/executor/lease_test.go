@@ -136,7 +136,7 @@ func TestLostLockStaysLost(t *testing.T) {
 	t.Parallel()
 	inLease(t, func(t *testing.T, f *fakeLocks, l *lease) {
 		t.Helper()
-		f.set(func() { f.renewErr = &lockclient.Refusal{Envelope: lockapi.Error{Code: lockapi.CodeLockLost}} })
+		f.set(func() { f.renewErr = lockLost() })
 		require.ErrorIs(t, l.check(t.Context()), lock.ErrLockLost)
 		f.set(func() { f.renewErr = nil })
 		require.ErrorIs(t, l.check(t.Context()), lock.ErrLockLost)
@@ -168,4 +168,8 @@ func TestContendedLockIsTriedForABoundedTime(t *testing.T) {
 		require.Equal(t, 1, f.acquires, "a fault isn't tried again: the answer that was lost may have been a grant")
 		s.close(t.Context())
 	})
+}
+
+func lockLost() error {
+	return &lockclient.Refusal{Envelope: lockapi.Error{Code: lockapi.CodeLockLost}}
 }
