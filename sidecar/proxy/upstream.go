@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fenceline/sidecar/gate"
+	"fenceline/sidecar/httpcheck"
 )
 
 // upstream sends requests to the resource, each at most once. It has connections of its own, because it must know as a fact how much
@@ -94,7 +96,7 @@ func (u *upstream) exchange(ctx context.Context, request []byte, head bool, resp
 func (u *upstream) receive(r *bufio.Reader, head bool, response *fasthttp.Response) (delimited bool, err error) {
 	response.Header.SetNoDefaultContentType(true)
 	for i := 0; ; i++ {
-		if err := response.Header.Read(r); err != nil {
+		if err := readHead(r, &response.Header); err != nil {
 			return false, err
 		}
 		status := response.StatusCode()
@@ -121,6 +123,31 @@ func (u *upstream) receive(r *bufio.Reader, head bool, response *fasthttp.Respon
 		}
 	}
 	return length >= -1, nil
+}
+
+// readHead reads one response head. It is judged as it came, before fasthttp's lenient reader repairs it. The reader's buffer, limits.head, bounds it.
+func readHead(r *bufio.Reader, header *fasthttp.ResponseHeader) error {
+	for start, seen := 0, 0; ; {
+		head, err := r.Peek(max(seen+1, r.Buffered()))
+		if err != nil {
+			return unexpectedEnd(err)
+		}
+		seen = len(head)
+		for {
+			i := bytes.IndexByte(head[start:], '\n')
+			if i < 0 {
+				break // the line isn't whole yet
+			}
+			line := head[start : start+i+1]
+			start += i + 1
+			if last := bytes.Equal(line, []byte("\r\n")); last || !bytes.HasSuffix(line, []byte("\r\n")) {
+				if err := httpcheck.CheckResponse(head[:start]); err != nil {
+					return err
+				}
+				return header.Read(r)
+			}
+		}
+	}
 }
 
 func noBody(status int) bool { return status == 204 || status == 304 }
