@@ -290,6 +290,8 @@ func TestYAMLThatReadersDisagreeAboutIsRefused(t *testing.T) {
 		"tab":                {"version:\n\t- 1\n", "not valid YAML"},
 		"unclosed quote":     {"id: \"hunter2\n", "not valid YAML"},
 		"bad tag of secret":  {"id: !hunter2 x\n", ""},
+		"tag without value":  {"id: !!hunter2\n", ""},
+		"directive":          {"%YAML hunter2\n---\nversion: 1\n", "not valid YAML"},
 		"two values":         {"id: a: hunter2\n", "not valid YAML"},
 		"reserved character": {"id: @hunter2\n", "not valid YAML"},
 	} {
