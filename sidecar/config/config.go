@@ -127,13 +127,20 @@ type Shutdown struct{ Delay, Grace time.Duration }
 
 // The closed sets of values. Each type's constants are all there is.
 type (
-	Order     string
-	KeyType   string
-	Missing   string
-	Admit     string
-	Mode      string
+	// Order is what a guard orders: admissions, or effects too.
+	Order string
+	// KeyType is the type of a guard's keys; it decides what one key's one spelling is.
+	KeyType string
+	// Missing says what a key without a mark means.
+	Missing string
+	// Admit says whether a token equal to the mark is admitted.
+	Admit string
+	// Mode says how far a guarded route is enforced.
+	Mode string
+	// Unmatched says what happens to requests that no route takes.
 	Unmatched string
-	Cache     string
+	// Cache says whether a lookup's results may be remembered.
+	Cache string
 )
 
 // Values as they are written in the file.

@@ -208,8 +208,8 @@ func (s section) boolean(name string, otherwise bool) bool {
 
 var wholeNumber = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 
-// number is a whole number from least to most. There is one spelling: 010 and 1_000 are refused, since readers disagree about them.
-func (s section) number(name string, otherwise, least, most int64) int64 {
+// number is a whole number from 1 to most. There is one spelling: 010 and 1_000 are refused, since readers disagree about them.
+func (s section) number(name string, otherwise, most int64) int64 {
 	text, asText, ok := s.scalar(name)
 	if !ok {
 		return otherwise
@@ -219,8 +219,8 @@ func (s section) number(name string, otherwise, least, most int64) int64 {
 		s.fault(name, "want a whole number")
 		return otherwise
 	}
-	if n < least || n > most {
-		s.fault(name, "want "+strconv.FormatInt(least, 10)+" to "+strconv.FormatInt(most, 10))
+	if n < 1 || n > most {
+		s.fault(name, "want 1 to "+strconv.FormatInt(most, 10))
 		return otherwise
 	}
 	return n

@@ -72,8 +72,7 @@ func (f *Faults) err() error {
 
 // syntaxPosition and syntaxReason take the parts of a parser's error without the lines that it quotes.
 func syntaxPosition(err error) position {
-	var syntax yaml.Error
-	if errors.As(err, &syntax) && syntax.GetToken() != nil && syntax.GetToken().Position != nil {
+	if syntax, ok := errors.AsType[yaml.Error](err); ok && syntax.GetToken() != nil && syntax.GetToken().Position != nil {
 		p := syntax.GetToken().Position
 		return position{p.Line, p.Column}
 	}
@@ -83,8 +82,7 @@ func syntaxPosition(err error) position {
 var quotedText = regexp.MustCompile(`"[^"]{2,}"`)
 
 func syntaxReason(err error) string {
-	var syntax yaml.Error
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[yaml.Error](err); ok {
 		return quotedText.ReplaceAllString(syntax.GetMessage(), "…")
 	}
 	return "the parser can't read it"

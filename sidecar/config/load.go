@@ -60,7 +60,7 @@ const (
 	defaultMaxConns        = 8
 	defaultStoreTimeout    = 500 * time.Millisecond
 	defaultQueryMode       = "cache_describe"
-	defaultTokenHeader     = "X-Fencing-Token" //nolint:gosec // a header's name
+	defaultTokenHeader     = "X-Fencing-Token"
 	defaultOwnerHeader     = "X-Owner-Id"
 	defaultMaxJump         = 1_000_000_000_000
 	defaultBody            = 1 << 20

@@ -105,7 +105,7 @@ upstream:
 store:
   postgres: { url: "${PAYDB_URL}", max_conns: "8" }
 guards:
-  - nmae: account
+  - naem: account
     order: admissions
     mark: { table: account, key: account_id, key_type: uid, token: fence }
 routes:
@@ -123,8 +123,8 @@ routes:
 		"sidecar.yaml:5:20: upstream.connect_timeout: want a time such as 500ms, 10s or 1m",
 		"sidecar.yaml:7:20: store.postgres.url: the environment variable PAYDB_URL isn't set, or empty",
 		"sidecar.yaml:7:47: store.postgres.max_conns: want a whole number",
+		"sidecar.yaml:9:5: guards[0].naem: unknown key; did you mean name?",
 		"sidecar.yaml:9:5: guards[0].name: missing",
-		"sidecar.yaml:9:5: guards[0].nmae: unknown key; did you mean name?",
 		"sidecar.yaml:11:56: guards[0].mark.key_type: want one of uuid, int, text",
 		"sidecar.yaml:14:23: routes[0].match.methods: want a list, not a single value",
 		"sidecar.yaml:15:11: routes[0].pass: want true or false",

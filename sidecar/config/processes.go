@@ -82,7 +82,7 @@ func (s section) store() Store {
 	}
 	return Store{Postgres: Postgres{
 		URL:       address,
-		MaxConns:  int32(p.number("max_conns", defaultMaxConns, 1, 1000)), //nolint:gosec // bounded
+		MaxConns:  int32(p.number("max_conns", defaultMaxConns, 1000)), //nolint:gosec // bounded
 		Timeout:   p.duration("timeout", defaultStoreTimeout, time.Millisecond, time.Minute),
 		QueryMode: choice(p, "query_mode", defaultQueryMode, []string{"cache_describe", "cache_statement", "exec", "simple_protocol"}, nil),
 	}}
@@ -112,7 +112,7 @@ func (s section) token() Token {
 	t := Token{
 		Header:      s.headerName("header", defaultTokenHeader),
 		OwnerHeader: s.headerName("owner_header", defaultOwnerHeader),
-		MaxJump:     s.number("max_jump", defaultMaxJump, 1, 1<<62),
+		MaxJump:     s.number("max_jump", defaultMaxJump, 1<<62),
 	}
 	if t.Header == t.OwnerHeader {
 		s.fault("owner_header", "the token and its owner need a header each")
@@ -153,8 +153,8 @@ func (s section) limits() Limits {
 		Body:        s.size("body", defaultBody, 1, 256<<20),
 		Response:    s.size("response", defaultResponse, 1, 256<<20),
 		Head:        s.size("head", defaultHead, 1<<10, 1<<20),
-		Connections: int(s.number("connections", defaultConnections, 1, 1_000_000)),
-		InFlight:    int(s.number("in_flight", defaultInFlight, 1, 100_000)),
+		Connections: int(s.number("connections", defaultConnections, 1_000_000)),
+		InFlight:    int(s.number("in_flight", defaultInFlight, 100_000)),
 		Wait:        s.duration("wait", defaultWait, time.Millisecond, time.Hour),
 	}
 }

@@ -60,14 +60,14 @@ func walk(decoder *jsontext.Decoder, want []string) (*string, error) {
 	if len(want) == 0 {
 		return readScalar(decoder)
 	}
-	if decoder.PeekKind() != '{' {
+	if decoder.PeekKind() != jsontext.KindBeginObject {
 		return nil, skip(decoder)
 	}
 	if _, err := decoder.ReadToken(); err != nil {
 		return nil, notJSON(err)
 	}
 	var found *string
-	for decoder.PeekKind() != '}' {
+	for decoder.PeekKind() != jsontext.KindEndObject {
 		name, err := decoder.ReadToken()
 		if err != nil {
 			return nil, notJSON(err)
@@ -115,15 +115,16 @@ func readScalar(decoder *jsontext.Decoder) (*string, error) {
 	}
 	text := token.String() // of a number: as it stands in the body
 	switch token.Kind() {
-	case '"':
+	case jsontext.KindString:
 		return &text, nil
-	case '0':
+	case jsontext.KindNumber:
 		if !isInteger(text) {
 			return nil, invalid("a number as key must be whole, in plain digits")
 		}
 		return &text, nil
+	default:
+		return nil, invalid("want a string or a whole number")
 	}
-	return nil, invalid("want a string or a whole number")
 }
 
 func notJSON(err error) error {
