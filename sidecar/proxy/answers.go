@@ -51,7 +51,6 @@ var answers = map[string]answer{ //nolint:gochecknoglobals // the constant table
 	"UPSTREAM_FAILED":       {http.StatusBadGateway, false, admitted},
 	"FENCE_UNAVAILABLE":     {http.StatusServiceUnavailable, true, unavailable},
 	"OVERLOADED":            {http.StatusServiceUnavailable, true, unavailable},
-	"DRAINING":              {http.StatusServiceUnavailable, true, unavailable},
 	"UPSTREAM_TIMEOUT":      {http.StatusGatewayTimeout, false, admitted},
 	"VERSION_NOT_SUPPORTED": {http.StatusHTTPVersionNotSupported, false, invalid},
 }

@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -12,6 +11,7 @@ import (
 	"fenceline/internal/daemon"
 	"fenceline/internal/httperr"
 	"fenceline/sidecar/config"
+	"fenceline/sidecar/gate"
 )
 
 const (
@@ -23,8 +23,8 @@ const (
 // nothing but its own connection.
 func NewServer(p *Proxy, limits config.Limits, logger hclog.Logger) *fasthttp.Server {
 	return &fasthttp.Server{
-		Handler:                      daemon.Recover(logger, p.Handle, panicked),
-		ErrorHandler:                 unreadable,
+		Handler:                      daemon.Recover(logger, p.Handle, p.panicked),
+		ErrorHandler:                 p.unreadable,
 		MaxRequestBodySize:           int(limits.Body),
 		ReadBufferSize:               int(limits.Head),
 		ReadTimeout:                  readTimeout,
@@ -45,14 +45,14 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-func panicked(ctx *fasthttp.RequestCtx) {
-	r := refuse("INTERNAL", "an internal fault; the sidecar's log has the details under this trace id")
-	ctx.Response.Header.Set(headerDecision, string(r.decision))
-	r.With("outcome", "unknown").Write(ctx, httperr.TraceID(ctx))
+// panicked answers a request whose handler panicked. How far it had come is not known.
+func (p *Proxy) panicked(fast *fasthttp.RequestCtx) {
+	p.answer(&exchange{fast: fast, traceID: httperr.TraceID(fast)},
+		refuse("INTERNAL", "an internal fault; the sidecar's log has the details").with("outcome", gate.OutcomeUnknown))
 }
 
 // unreadable answers bytes that fasthttp couldn't read as a request. Its own error texts quote them, so they aren't used.
-func unreadable(ctx *fasthttp.RequestCtx, err error) {
+func (p *Proxy) unreadable(fast *fasthttp.RequestCtx, err error) {
 	r := refuse("MALFORMED_REQUEST", "the request isn't well-formed HTTP/1.1")
 	var small *fasthttp.ErrSmallBuffer
 	var netErr net.Error
@@ -62,11 +62,8 @@ func unreadable(ctx *fasthttp.RequestCtx, err error) {
 	case errors.As(err, &small):
 		r = refuse("HEAD_TOO_LARGE", "request line and headers are above limits.head")
 	case errors.As(err, &netErr) && netErr.Timeout():
-		r = refuse("REQUEST_TIMEOUT", "the request didn't arrive within %s", readTimeout)
-	case strings.Contains(err.Error(), "unsupported http version"):
-		r = refuse("VERSION_NOT_SUPPORTED", "only HTTP/1.1 is supported")
+		r = refuse("REQUEST_TIMEOUT", "the request didn't arrive in time")
 	}
-	ctx.Response.Header.Set(headerDecision, string(r.decision))
-	r.Write(ctx, httperr.NewTraceID())
-	ctx.SetConnectionClose()
+	p.answer(&exchange{fast: fast, traceID: httperr.NewTraceID()}, r)
+	fast.SetConnectionClose()
 }
