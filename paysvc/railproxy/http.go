@@ -116,7 +116,7 @@ func (a *api) submit(ctx *fasthttp.RequestCtx) error {
 	case submission.Acked:
 		return httperr.WriteJSON(ctx, 200, answer(s))
 	case submission.Rejected:
-		return about(httperr.New(422, railapi.CodeRailRejected, "the rail declined the transfer; the payout has failed"), "rejected", s)
+		return about(httperr.New(422, railapi.CodeRailRejected, "the rail declined the transfer and did nothing"), "rejected", s)
 	case submission.Timeout, submission.Fenced:
 	}
 	return about(httperr.New(409, payapi.CodeRailAmbiguous,
@@ -153,7 +153,7 @@ func (a *api) refusal(err error, traceID string) *httperr.Error {
 	case errors.Is(err, payout.ErrPayoutNotFound):
 		return httperr.New(404, payapi.CodePayoutNotFound, "no payout has this id")
 	case errors.Is(err, ErrMismatch), errors.Is(err, payout.ErrInvalid):
-		return invalid("%s", err)
+		return invalid("%s", strings.TrimPrefix(err.Error(), payout.ErrInvalid.Error()+": "))
 	case errors.Is(err, ErrRailUnavailable):
 		return httperr.New(503, payapi.CodeRailUnavailable, "the rail can't be reached; nothing was presented to it").Safe(time.Second)
 	case errors.Is(err, postgres.ErrUnavailable), errors.Is(err, postgres.ErrTimeout), errors.Is(err, postgres.ErrReadOnly):

@@ -4,7 +4,7 @@ package railapi
 
 import "fenceline/paysvc/payapi"
 
-// CodeRailRejected (422) means that the rail said that it did nothing; the payout has failed.
+// CodeRailRejected (422) means that the rail said that it did nothing.
 const CodeRailRejected = "RAIL_REJECTED"
 
 // Details of an error about a submission that was presented.
