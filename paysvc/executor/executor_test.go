@@ -93,6 +93,7 @@ func (r *fakeRecorder) Executed(o Outcome, _ time.Duration) {
 	defer r.mu.Unlock()
 	r.outcomes[o]++
 }
+
 func (r *fakeRecorder) BacklogAge(age time.Duration) { r.mu.Lock(); defer r.mu.Unlock(); r.age = age }
 
 func pending(n int, created time.Time) (list []payapi.Payout) {
