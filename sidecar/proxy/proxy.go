@@ -140,6 +140,11 @@ func (p *Proxy) check(e *exchange) *refusal {
 	}
 	e.request = request
 	e.body = e.fast.Request.Body()
+	if !request.Chunked && int64(len(e.body)) != request.ContentLength {
+		// Two readers of one head disagree about the body's length, so what follows may be part of it.
+		e.fast.SetConnectionClose()
+		return refuse("MALFORMED_REQUEST", "the body isn't as long as announced")
+	}
 	return nil
 }
 

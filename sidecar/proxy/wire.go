@@ -37,17 +37,21 @@ func buildRequest(r httpcheck.Request, body []byte, peer net.Addr) []byte {
 // copyResponse builds the client's response from the resource's: status, headers without those of the connection, body.
 func copyResponse(from, to *fasthttp.Response, head bool) {
 	to.Header.SetNoDefaultContentType(true)
-	if head && from.Header.ContentLength() >= 0 {
+	status, length := from.StatusCode(), from.Header.ContentLength()
+	if (head || status == fasthttp.StatusNotModified) && length >= 0 {
+		// The length of what isn't sent (RFC 9110, 8.6); 204 has none.
 		to.SkipBody = true
-		to.Header.SetContentLength(from.Header.ContentLength()) // before the status: 304 ignores it afterwards
+		to.Header.SetContentLength(length) // before the status: 304 ignores it afterwards
 	}
-	to.SetStatusCode(from.StatusCode())
+	to.SetStatusCode(status)
 	dropped := map[string]bool{
 		"connection": true, "keep-alive": true, "proxy-connection": true, "proxy-authenticate": true, "te": true,
 		"trailer": true, "transfer-encoding": true, "upgrade": true, "content-length": true, "date": true, strings.ToLower(headerDecision): true,
 	}
-	for option := range strings.SplitSeq(string(from.Header.Peek("Connection")), ",") {
-		dropped[strings.ToLower(strings.TrimSpace(option))] = true
+	for _, line := range from.Header.PeekAll("Connection") {
+		for option := range strings.SplitSeq(string(line), ",") {
+			dropped[strings.ToLower(strings.TrimSpace(option))] = true
+		}
 	}
 	for name, value := range from.Header.All() {
 		if !dropped[strings.ToLower(string(name))] {
