@@ -191,12 +191,16 @@ func independentKeys(ctx context.Context, e Env) error {
 func lookups(ctx context.Context, e Env) error {
 	for query, want := range map[string]string{
 		"SELECT $1::text": "x", "SELECT $1::text WHERE false": "", "SELECT NULL::text WHERE $1 <> ''": "",
-		"SELECT $1::uuid": "", // the value is no UUID: nothing has it
+		// The value isn't one of the type: nothing has it.
+		"SELECT $1::uuid": "", "SELECT $1::bigint": "",
 	} {
 		key, found, err := e.Lookup(ctx, query, []string{"x"})
 		if err != nil || key != want || found != (want != "") {
 			return fmt.Errorf("%s: %q, %t, %w", query, key, found, err)
 		}
+	}
+	if key, found, err := e.Lookup(ctx, "SELECT $1::bigint", []string{"99999999999999999999"}); err != nil || found {
+		return fmt.Errorf("number that is too large: %q, %t, %w", key, found, err)
 	}
 	if _, _, err := e.Lookup(ctx, "SELECT unnest(ARRAY[$1, 'y'])", []string{"x"}); !errors.Is(err, mark.ErrAmbiguousKey) {
 		return fmt.Errorf("two rows: %v", err) //nolint:errorlint // shown, not wrapped

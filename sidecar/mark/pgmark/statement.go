@@ -14,6 +14,11 @@ type statements struct {
 	read               string // parameter: key; no row or one
 }
 
+// durable says, in the very row that admits, whether the server keeps what it commits. A check at some earlier time isn't enough: the pool replaces
+// connections silently, so the server that answers now may be another one, or the same with other settings. synchronous_commit isn't asked
+// for, since the transaction sets it.
+const durable = `current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'`
+
 // build makes a guard's statements.
 //
 // Each admission is one conditional statement, never a read followed by a write: between those two another sidecar could admit a higher token. PostgreSQL
@@ -40,13 +45,13 @@ SELECT $1::text::%[4]s, $2::bigint
 ON CONFLICT (%[2]s) DO UPDATE
    SET %[3]s = EXCLUDED.%[3]s%[5]s
  WHERE m.%[3]s %[6]s EXCLUDED.%[3]s AND EXCLUDED.%[3]s - m.%[3]s <= $3::bigint
-RETURNING %[3]s`, table, key, token, keyType, stamp, compare)
+RETURNING %[3]s, `+durable, table, key, token, keyType, stamp, compare)
 		}
 		return fmt.Sprintf(`
 UPDATE %[1]s
    SET %[3]s = $2::bigint%[5]s
  WHERE %[2]s = $1::text::%[4]s AND %[3]s %[6]s $2::bigint AND $2::bigint - %[3]s <= $3::bigint
-RETURNING %[3]s`, table, key, token, keyType, stamp, compare)
+RETURNING %[3]s, `+durable, table, key, token, keyType, stamp, compare)
 	}
 	return statements{
 		newer:       admit("<"),

@@ -76,9 +76,14 @@ func (s *Store) raise(ctx context.Context, statement string, a mark.Admission) (
 	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: patience, LockTimeout: patience})
 	batch.Queue(statement, a.Key, int64(a.Token), s.maxJump).QueryRow(func(row pgx.Row) error {
 		var token int64
-		err := row.Scan(&token)
-		if errors.Is(err, pgx.ErrNoRows) {
+		var durable bool
+		err := row.Scan(&token, &durable)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
 			return nil
+		case err == nil && !durable:
+			s.checked.Store(false)
+			return postgres.ErrNotDurable
 		}
 		admitted = err == nil && token == int64(a.Token)
 		return err
@@ -138,10 +143,19 @@ func (s *Store) read(ctx context.Context, g guard, key string) (token lock.Token
 	return token, true, nil
 }
 
+// SQLSTATE codes of values that don't fit a type.
+const (
+	invalidText = "22P02"
+	outOfRange  = "22003"
+)
+
 // Lookup implements mark.Store. The transaction is read-only, whatever the query says.
 func (s *Store) Lookup(ctx context.Context, query string, args []string) (key string, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	if err := s.trusted(ctx); err != nil {
+		return "", false, fmt.Errorf("lookup: %w", err)
+	}
 	values := make([]any, 0, len(args))
 	for _, arg := range args {
 		values = append(values, arg)
@@ -165,9 +179,10 @@ func (s *Store) Lookup(ctx context.Context, query string, args []string) (key st
 	return *keys[0], true, nil
 }
 
-// lookupFault: a value that isn't of the column's type (22P02, such as a UUID that is none) finds nothing.
+// lookupFault: a value that isn't of the column's type (a UUID that is none, a number that is too large) finds nothing.
 func lookupFault(ctx context.Context, err error) (string, bool, error) {
-	if postgres.State(err) == "22P02" {
+	switch postgres.State(err) {
+	case invalidText, outOfRange:
 		return "", false, nil
 	}
 	return "", false, fmt.Errorf("lookup: %w: %w", mark.ErrUnavailable, postgres.Classify(ctx, err))

@@ -2,6 +2,7 @@ package pgmark_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -115,6 +116,34 @@ func TestNothingIsAdmittedByAStoreThatMayForget(t *testing.T) {
 	require.ErrorIs(t, store.Check(t.Context()), postgres.ErrNotDurable)
 	_, err = store.Admit(t.Context(), mark.Admission{Guard: "account", Key: uuid.NewString(), Token: 1})
 	require.ErrorIs(t, err, mark.ErrUnavailable)
+}
+
+// A server that comes back may be another one, or have been told to forget.
+func TestServerThatComesBackIsLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, nil)
+	owner := pgtest.DatabaseOn(t, server, migrations.PayDB(), migrations.Fence())
+	env := newEnv(t, owner)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	defer cancel()
+	key, err := env.NewKey(ctx)
+	require.NoError(t, err)
+	admission := mark.Admission{Guard: env.Reject, Key: key, Token: 5}
+	decision, err := env.Admit(ctx, admission)
+	require.NoError(t, err)
+	require.Equal(t, mark.Admitted, decision.Verdict)
+
+	_, err = pgtest.Connect(t, owner).Exec(ctx, "ALTER SYSTEM SET fsync = off")
+	require.NoError(t, err)
+	require.NoError(t, server.Crash(ctx))
+	require.NoError(t, server.Restart(ctx))
+	require.Eventually(t, func() bool {
+		_, err := env.Admit(ctx, admission)
+		require.ErrorIs(t, err, mark.ErrUnavailable, "it must never be admitted by this server") //nolint:testifylint // ends the test from here too
+		return errors.Is(err, postgres.ErrNotDurable)
+	}, 30*time.Second, 10*time.Millisecond)
+	_, _, err = env.Lookup(ctx, "SELECT $1", []string{"x"})
+	require.ErrorIs(t, err, mark.ErrUnavailable, "what it says about keys isn't believed either")
 }
 
 func TestTablesThatDoNotFitAreRefusedByName(t *testing.T) {
