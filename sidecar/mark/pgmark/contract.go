@@ -128,7 +128,7 @@ func (s *Store) checkStamp(ctx context.Context, m config.Mark, table string) err
 		return err
 	case !strings.HasPrefix(c.typeName, "timestamp"):
 		return fmt.Errorf("%w: column %s of %s is %s, want a timestamp", ErrContract, c.name, table, c.typeName)
-	case !c.mayUpdate:
+	case !c.mayUpdate || m.Missing == config.MissingInsert && !c.mayInsert:
 		return denied(c, table, m)
 	}
 	return nil

@@ -3,6 +3,7 @@ package pgmark_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -230,7 +231,7 @@ func TestKeysOfEveryTypeAreTheirColumns(t *testing.T) {
 	_, err := admin.Exec(t.Context(), `
 CREATE SCHEMA "odd Schema";
 CREATE TABLE "odd Schema"."Things" ("Id" VARCHAR(40) PRIMARY KEY, "Select" BIGINT NOT NULL DEFAULT 0);
-CREATE TABLE counted (id INTEGER PRIMARY KEY, mark BIGINT NOT NULL);
+CREATE TABLE counted (id INTEGER PRIMARY KEY, mark BIGINT NOT NULL, changed TIMESTAMPTZ NOT NULL);
 CREATE TABLE partial (id TEXT, mark BIGINT NOT NULL);
 CREATE UNIQUE INDEX ON partial (id) WHERE mark > 0;
 CREATE TABLE late (id TEXT UNIQUE DEFERRABLE INITIALLY DEFERRED, mark BIGINT NOT NULL);`)
@@ -241,9 +242,9 @@ CREATE TABLE late (id TEXT UNIQUE DEFERRABLE INITIALLY DEFERRED, mark BIGINT NOT
 	guard := func(name string, keyType config.KeyType, key, token string, table ...string) config.Guard {
 		return config.Guard{Name: name, Mark: config.Mark{Table: table, Key: key, KeyType: keyType, Token: token, Missing: config.MissingInsert}}
 	}
-	store := pgmark.New(pool, []config.Guard{
-		guard("things", config.KeyText, "Id", "Select", "odd Schema", "Things"), guard("counted", config.KeyInt, "id", "mark", "counted"),
-	}, 5*time.Second, maxJump)
+	counted := guard("counted", config.KeyInt, "id", "mark", "counted")
+	counted.Mark.UpdatedAt = "changed"
+	store := pgmark.New(pool, []config.Guard{guard("things", config.KeyText, "Id", "Select", "odd Schema", "Things"), counted}, 5*time.Second, maxJump)
 	for name, key := range map[string]string{"things": `it's "7"; --`, "counted": "-7"} {
 		for _, c := range []struct {
 			token lock.Token
@@ -254,6 +255,12 @@ CREATE TABLE late (id TEXT UNIQUE DEFERRABLE INITIALLY DEFERRED, mark BIGINT NOT
 			require.Equal(t, c.want, decision.Verdict, "%s: %d", name, c.token)
 		}
 	}
+	// A mark below 0, which only somebody else can have written, makes the distance overflow.
+	_, err = admin.Exec(t.Context(), "UPDATE counted SET mark = -5")
+	require.NoError(t, err)
+	_, err = store.Admit(t.Context(), mark.Admission{Guard: "counted", Key: "-7", Token: math.MaxInt64})
+	require.ErrorIs(t, err, mark.ErrUnavailable)
+
 	for _, table := range []string{"partial", "late"} {
 		err := pgmark.New(pool, []config.Guard{guard("g", config.KeyText, "id", "mark", table)}, time.Second, maxJump).Check(t.Context())
 		require.ErrorContains(t, err, "has no unique index", table)
