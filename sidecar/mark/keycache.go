@@ -32,7 +32,7 @@ func (c *KeyCache) Get(query string, args []string) (key string, ok bool) {
 		return "", false
 	}
 	c.order.MoveToFront(element)
-	return element.Value.(cachedKey).key, true //nolint:errcheck,forcetypeassert // only Put adds
+	return element.Value.(cachedKey).key, true // only Put adds
 }
 
 // Put remembers a result.
@@ -47,6 +47,6 @@ func (c *KeyCache) Put(query string, args []string, key string) {
 	if c.order.Len() > c.size {
 		oldest := c.order.Back()
 		c.order.Remove(oldest)
-		delete(c.index, oldest.Value.(cachedKey).id) //nolint:errcheck,forcetypeassert // only Put adds
+		delete(c.index, oldest.Value.(cachedKey).id) // only Put adds
 	}
 }

@@ -289,7 +289,7 @@ func TestConformanceFindsBrokenStores(t *testing.T) {
 		"equal counts as newer": {byName("equalTokenIsAdmittedOnlyWhereTheRouteSaysSo"), func(_ *testing.T, _ string, e marktest.Env) mark.Store {
 			return broken{e.Store, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
 				a.Newer = false
-				return e.Store.Admit(ctx, a)
+				return e.Admit(ctx, a)
 			}}
 		}, "want fenced out"},
 		"everything is admitted": {byName("higherTokenIsAdmittedAndLowerFencedOut"), func(_ *testing.T, _ string, e marktest.Env) mark.Store {
