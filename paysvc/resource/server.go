@@ -29,7 +29,7 @@ const (
 	maxConnections = 4096
 	readTimeout    = 10 * time.Second
 	idleTimeout    = 60 * time.Second
-	callTimeout    = 10 * time.Second // for the whole work behind one call
+	callTimeout    = 8 * time.Second // for the whole work behind one call; below a sidecar's response_timeout
 )
 
 // Store keeps accounts, payouts and the ledger. What isn't an answer of the domain comes back with an identity of internal/postgres:
@@ -74,8 +74,8 @@ func NewServer(store Store, logger hclog.Logger, registry prometheus.Registerer)
 	}
 	a.metrics = newMetrics(registry, a.routes)
 	return &fasthttp.Server{
-		Handler:               daemon.Recover(logger, a.handle, panicked),
-		ErrorHandler:          refuseUnreadable,
+		Handler:               a.measure(daemon.Recover(logger, a.handle, panicked)),
+		ErrorHandler:          a.refuseUnreadable,
 		MaxRequestBodySize:    maxBody,
 		ReadBufferSize:        maxHead,
 		ReadTimeout:           readTimeout,
@@ -101,7 +101,7 @@ func panicked(ctx *fasthttp.RequestCtx) {
 }
 
 // refuseUnreadable answers what fasthttp couldn't read as a request.
-func refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
+func (a *API) refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	answer := httperr.New(400, payapi.CodeValidationFailed, "the request isn't well-formed HTTP")
 	var small *fasthttp.ErrSmallBuffer
 	var netErr net.Error
@@ -115,6 +115,7 @@ func refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 	answer.Write(ctx, httperr.NewTraceID())
 	ctx.SetConnectionClose()
+	a.metrics.answered(noRoute, answer.Status, 0)
 }
 
 // route is one call. Its name is a metric's label; {id} in its path stands for one segment.
@@ -137,20 +138,32 @@ func (r route) match(path string) (id string, ok bool) {
 	return id, ok && id != "" && !strings.Contains(id, "/")
 }
 
+// measure counts every answer of handler, also that of a panic.
+func (a *API) measure(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		start := time.Now()
+		handler(ctx)
+		name, _ := ctx.UserValue(routeName).(string)
+		a.metrics.answered(name, ctx.Response.StatusCode(), time.Since(start))
+	}
+}
+
+// routeName is the user value with the name of the request's route.
+const routeName = "route"
+
 func (a *API) handle(ctx *fasthttp.RequestCtx) {
-	start := time.Now()
 	// Not fasthttp's own context: that one ends when a shutdown begins, and would cut off the requests that a shutdown waits for.
 	callCtx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	c := &call{RequestCtx: ctx, ctx: callCtx, traceID: httperr.TraceID(ctx)}
 	found, err := a.find(c)
+	ctx.SetUserValue(routeName, found.name)
 	if err == nil {
 		err = found.run(c)
 	}
 	if err != nil {
 		a.refuse(c, err)
 	}
-	a.metrics.answered(found.name, ctx.Response.StatusCode(), time.Since(start))
 }
 
 // find returns the call's route; HEAD is answered like GET, without a body.
