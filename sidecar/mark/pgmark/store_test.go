@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,6 +171,27 @@ func TestTablesThatDoNotFitAreRefusedByName(t *testing.T) {
 		t.Cleanup(pool.Close)
 		require.ErrorContains(t, pgmark.New(pool, []config.Guard{g}, time.Second, maxJump).Check(t.Context()), problem)
 	}
+}
+
+// either sends each admission to one of several stores, each with connections of its own, as sidecars beside several replicas do.
+type either struct {
+	mark.Store
+	others []mark.Store
+	next   atomic.Uint64
+}
+
+func (e *either) Admit(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+	return e.others[e.next.Add(1)%uint64(len(e.others))].Admit(ctx, a)
+}
+
+func TestSidecarsOnOneTableOrderTheirAdmissionsTogether(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+	env := newEnv(t, owner)
+	env.Store = &either{Store: env.Store, others: []mark.Store{env.Store, newEnv(t, owner).Store, newEnv(t, owner).Store}}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	require.NoError(t, marktest.OrderOfAdmissions(ctx, env))
 }
 
 // Admitted means committed. A commit that fails after the statement had returned its row (here: a constraint that is checked
