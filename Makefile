@@ -27,9 +27,11 @@ help: ## Show this list
 
 .PHONY: build
 build: ## Build lockd, sidecar, paysvc and the demo into bin/
-	@echo "building bin/"
 	@mkdir -p bin
-	@$(GO) build -trimpath -o bin/ ./lockd ./sidecar ./paysvc ./examples/payouts
+	@for program in lockd sidecar paysvc examples/payouts; do \
+		echo "building bin/$${program##*/} (the first time a minute or two for all, then a second)"; \
+		$(GO) build -trimpath -o bin/ ./$$program; \
+	done
 
 .PHONY: demo
 demo: deps build ## Run the experiment: money is paid twice without the sidecar, never with it
