@@ -67,7 +67,8 @@ SELECT ` + payoutColumns + `, a.balance_minor
  WHERE p.payout_id = $1
    FOR UPDATE OF p`
 
-// failPayout: 0 or 1 row. It leaves PENDING only, as the state machine has it.
+// failPayout: 0 or 1 row. It leaves PENDING only, as the state machine has it; diagnoseClaim has read that state and holds the row, so the
+// predicate is a second line.
 const failPayout = `
 UPDATE payout p SET state = 'FAILED', updated_at = now() WHERE p.payout_id = $1 AND p.state = 'PENDING'
 RETURNING ` + payoutColumns

@@ -421,6 +421,7 @@ func TestPagesOverEqualTimesGiveEveryPayoutOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEmpty(t, page, "a cursor is given only when another row exists")
 			require.LessOrEqual(t, len(page), limit)
+			require.LessOrEqual(t, len(got), len(want), "no row comes twice")
 			for _, p := range page {
 				got = append(got, p.ID)
 			}
