@@ -34,6 +34,7 @@ type App struct {
 	failed   chan error
 	admin    *daemon.Admin
 	server   *fasthttp.Server
+	serving  bool
 }
 
 // New reads the configuration file; the error lists everything that is wrong with it.
@@ -108,6 +109,7 @@ func (a *App) listen(ctx context.Context) error {
 	a.admin.Serve(adminListener, a.failed)
 	a.cleanups.Push("proxy", daemon.StopHTTP(a.server))
 	daemon.ServeHTTP("api", listener, a.server, a.logger, a.failed)
+	a.serving = true
 	return nil
 }
 
@@ -141,7 +143,7 @@ func (a *App) announce() {
 // Stop implements daemon.App: not ready, but still serving for shutdown.delay, so that balancers notice; then no new connections, and what is under way
 // finishes.
 func (a *App) Stop(ctx context.Context) error {
-	if a.admin != nil {
+	if a.serving { // else nobody was ever sent here
 		a.admin.Drain()
 		timer := time.NewTimer(a.cfg.Shutdown.Delay)
 		defer timer.Stop()
