@@ -3,7 +3,12 @@
 // are RFC 3339 UTC with milliseconds and are for people.
 package payapi
 
-import "fenceline/lockd/lockapi"
+import (
+	"strconv"
+	"time"
+
+	"fenceline/lockd/lockapi"
+)
 
 // Header names.
 const (
@@ -47,8 +52,16 @@ const (
 	CodeRailUnavailable     = "RAIL_UNAVAILABLE"     // 503, only when provably nothing was presented
 )
 
-// Time is an instant in the contract's format, which is lockd's.
-type Time = lockapi.Time
+// Time is an instant in the contract's format.
+type Time struct{ time.Time }
+
+const timeFormat = "2006-01-02T15:04:05.000Z07:00"
+
+// MarshalJSON writes the instant in UTC with milliseconds. It is needed beside time.Time's own, which would write the zone and the
+// nanoseconds. That one's UnmarshalJSON reads RFC 3339 with any fraction.
+func (t Time) MarshalJSON() ([]byte, error) {
+	return strconv.AppendQuote(nil, t.UTC().Format(timeFormat)), nil
+}
 
 // Error is every refusal's body. Its form is lockd's.
 type Error = lockapi.Error
