@@ -177,6 +177,27 @@ func TestCommitWhoseAnswerIsLostIsUnknown(t *testing.T) {
 	require.ErrorIs(t, err, postgres.ErrUnavailable)
 }
 
+// A process that is stopped within a transaction, by a debugger or a SIGSTOP, loses its locks soon: its session is ended, and
+// the commit that it sends later is known not to have happened.
+func TestSilentTransactionIsEndedAndItsLocksAreFree(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.Database(t)
+	pool := open(t, owner)
+	require.NoError(t, exec(t, pool, "CREATE TABLE t (n int); INSERT INTO t VALUES (1)"))
+	other := open(t, owner)
+	err := postgres.InTx(t.Context(), pool, postgres.TxOptions{StatementTimeout: 100 * time.Millisecond}, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "UPDATE t SET n = 2"); err != nil {
+			return err
+		}
+		return exec(t, other, "UPDATE t SET n = 3") // waits for the row until the silent transaction is ended
+	})
+	require.ErrorIs(t, err, postgres.ErrTimeout)
+	require.NotErrorIs(t, err, postgres.ErrOutcomeUnknown)
+	var n int
+	require.NoError(t, pool.QueryRow(t.Context(), "SELECT n FROM t").Scan(&n))
+	require.Equal(t, 3, n)
+}
+
 func TestServersThatMayForgetAreRefusedByTheSettingsName(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.Database(t)+"&options=-c%20synchronous_commit%3Doff")

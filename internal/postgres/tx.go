@@ -13,7 +13,8 @@ import (
 // TxOptions bound a transaction. The limits are set inside it, since a
 // transaction-mode pooler refuses start-up parameters and shares sessions.
 type TxOptions struct {
-	// StatementTimeout ends a single statement; 0 means 5 s.
+	// StatementTimeout ends a single statement; 0 means 5 s. It also ends a transaction whose client is silent for as long
+	// between two statements: a process that is stopped there must not keep its locks from everybody else.
 	StatementTimeout time.Duration
 	// LockTimeout ends a wait for a row or advisory lock; 0 means 2 s.
 	LockTimeout time.Duration
@@ -28,6 +29,7 @@ type TxOptions struct {
 const setupTx = `
 SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, true),
        set_config('statement_timeout', $1, true),
+       set_config('idle_in_transaction_session_timeout', $1, true),
        set_config('lock_timeout', $2, true)`
 
 // QueueSetup puts the transaction's settings at the head of a batch that runs as one
@@ -79,13 +81,16 @@ func once(ctx context.Context, pool *pgxpool.Pool, opts TxOptions, fn func(ctx c
 	return commit(ctx, tx)
 }
 
+// idleInTransaction is the SQLSTATE with which the server has ended a transaction before it read our commit.
+const idleInTransaction = "25P03"
+
 func commit(ctx context.Context, tx pgx.Tx) error {
 	err := tx.Commit(ctx)
 	if err == nil {
 		return nil
 	}
 	classified := Classify(ctx, err)
-	if code, _ := Constraint(err); code != "" || errors.Is(classified, ErrSerialization) || errors.Is(err, pgx.ErrTxCommitRollback) {
+	if code, _ := Constraint(err); code != "" || State(err) == idleInTransaction || errors.Is(classified, ErrSerialization) || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return fmt.Errorf("commit: %w", classified) // the server answered: it was rolled back
 	}
 	return fmt.Errorf("commit: %w: %w", ErrOutcomeUnknown, classified)
