@@ -3,7 +3,10 @@
 // people; durations are whole milliseconds.
 package lockapi
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Header names. A grant's token travels as decimal text, since JavaScript clients lose integers above 2^53.
 const (
@@ -36,14 +39,10 @@ type Time struct{ time.Time }
 
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
-// MarshalText writes the instant in UTC with milliseconds.
-func (t Time) MarshalText() ([]byte, error) { return []byte(t.UTC().Format(timeFormat)), nil }
-
-// UnmarshalText reads RFC 3339.
-func (t *Time) UnmarshalText(text []byte) error {
-	parsed, err := time.Parse(time.RFC3339Nano, string(text))
-	t.Time = parsed
-	return err
+// MarshalJSON writes the instant in UTC with milliseconds. It stands here although time.Time has one, since that one would write the
+// zone and nanoseconds. Reading is time.Time's: RFC 3339 with any fraction.
+func (t Time) MarshalJSON() ([]byte, error) {
+	return strconv.AppendQuote(nil, t.UTC().Format(timeFormat)), nil
 }
 
 // OpenSessionRequest is L1's body.
