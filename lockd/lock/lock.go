@@ -5,10 +5,7 @@ package lock
 import (
 	"context"
 	"errors"
-	"fmt"
-	"regexp"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -43,7 +40,10 @@ type Holder struct {
 type Acquired struct {
 	Granted bool
 	Grant   Grant
-	Holder  Holder // when not granted
+	Holder  Holder // when not granted; empty when it isn't known any more
+	// Ended is the expired grant whose place this one took; nil when the key was free. A reaper that finds the
+	// same grant at the very same moment may report it too.
+	Ended *Expired
 }
 
 // Released is the result of a release. A grant that is no longer the caller's is not
@@ -71,7 +71,7 @@ type RevokeRequest struct {
 	Expected Token
 }
 
-// Expired is what the reaper removed.
+// Expired is a grant that ended by its time: its own, or that of its session.
 type Expired struct {
 	Key     string
 	Token   Token
@@ -104,8 +104,9 @@ var (
 
 // Store keeps sessions and grants and is the only one who judges expiry, by its own
 // clock. Every method is one atomic step, durable when it returns without error. Besides the errors named at each
-// method, all return ErrUnavailable when nothing happened because the store can't be used, and the writing ones
-// ErrUnknownOutcome when the answer to a change was lost.
+// method, all return ErrUnavailable when nothing happened because the store can't be used, the writing ones
+// ErrUnknownOutcome when the answer to a change was lost, and all an error of no identity for a defect of the deployment (a missing
+// permission, another schema).
 type Store interface {
 	// OpenSession creates a session.
 	OpenSession(ctx context.Context, ownerID string, ttl time.Duration) (Session, error)
@@ -129,61 +130,9 @@ type Store interface {
 	Read(ctx context.Context, key string) (grant Grant, held bool, err error)
 	// Revoke ends the holder's grant, records it, and draws a new token as the floor. It returns ErrNotHeld or ErrTokenMismatch.
 	Revoke(ctx context.Context, request RevokeRequest) (Revocation, error)
-	// Reap removes a batch of expired sessions and grants. It is idempotent and safe on several
-	// replicas at once.
-	Reap(ctx context.Context, batch int) ([]Expired, error)
+	// Reap removes at most batch expired grants and at most batch expired sessions with all that they hold, and says whether there may
+	// be more. It is idempotent, and safe on several replicas at once: each grant is reported once.
+	Reap(ctx context.Context, batch int) (expired []Expired, more bool, err error)
 	// CountHeld returns the number of live grants.
 	CountHeld(ctx context.Context) (int64, error)
-}
-
-// Bounds of what a client may ask for.
-const (
-	MinSessionTTL     = time.Second
-	MaxSessionTTL     = 60 * time.Second
-	DefaultSessionTTL = 15 * time.Second
-	MinLockTTL        = 100 * time.Millisecond
-	MaxLockTTL        = 300 * time.Second
-	DefaultLockTTL    = 30 * time.Second
-	MaxWait           = 30 * time.Second
-	MaxOwnerLength    = 64
-	MinReasonLength   = 8
-	MaxReasonLength   = 1024
-)
-
-var keyGrammar = regexp.MustCompile(`^[A-Za-z0-9:._-]{1,128}$`)
-
-// ValidKey returns ErrInvalid unless the key is 1 to 128 of A-Z a-z 0-9 : . _ -
-func ValidKey(key string) error {
-	if !keyGrammar.MatchString(key) {
-		return fmt.Errorf("%w: key: want 1 to 128 of the characters A-Z a-z 0-9 : . _ -", ErrInvalid)
-	}
-	return nil
-}
-
-// ValidOwner returns ErrInvalid unless the owner id is 1 to 64 printable characters.
-func ValidOwner(name, owner string) error { return validText(name, owner, 1, MaxOwnerLength) }
-
-func validText(name, text string, least, most int) error {
-	if n := utf8.RuneCountInString(text); n < least || n > most || !utf8.ValidString(text) {
-		return fmt.Errorf("%w: %s: want %d to %d characters", ErrInvalid, name, least, most)
-	}
-	for _, r := range text {
-		if r < ' ' || r == 0x7f {
-			return fmt.Errorf("%w: %s: control characters are not allowed", ErrInvalid, name)
-		}
-	}
-	return nil
-}
-
-// ValidDuration returns ErrInvalid unless least ≤ d ≤ most.
-func ValidDuration(name string, d, least, most time.Duration) error {
-	if d < least || d > most {
-		return fmt.Errorf("%w: %s: want %d to %d", ErrInvalid, name, least.Milliseconds(), most.Milliseconds())
-	}
-	return nil
-}
-
-// Validate checks a revocation's texts.
-func (r RevokeRequest) Validate() error {
-	return errors.Join(ValidKey(r.Key), ValidOwner("operator", r.Operator), validText("reason", r.Reason, MinReasonLength, MaxReasonLength))
 }

@@ -12,7 +12,7 @@ import (
 type Recorder interface {
 	// Acquired records one acquire with its outcome (granted, contended, error) and duration.
 	Acquired(outcome string, took time.Duration)
-	// LeasesExpired counts grants that ended by their time.
+	// LeasesExpired counts grants that ended by their time, found by the reaper or by a takeover.
 	LeasesExpired(n int)
 	// Held sets the number of live grants.
 	Held(n int64)
@@ -72,8 +72,11 @@ func (s *Service) Acquire(ctx context.Context, key, ownerID string, session uuid
 		return result, nil
 	}
 	s.recorder.Acquired("granted", took)
+	if result.Ended != nil {
+		s.expired([]Expired{*result.Ended})
+	}
 	s.logger.Info("lock granted", "event", "lock_granted", "lockKey", key, "token", int64(result.Grant.Token),
-		"backend", s.backend, "leaseMillis", result.Grant.TTL.Milliseconds(), "waitMillis", took.Milliseconds(), "ownerId", ownerID)
+		"backend", s.backend, "leaseMillis", result.Grant.TTL.Milliseconds(), "waitMillis", took.Milliseconds(), "ownerId", ownerID, "traceId", traceID(ctx))
 	return result, nil
 }
 
@@ -96,7 +99,7 @@ func (s *Service) Release(ctx context.Context, key, ownerID string, token Token)
 	result, err := s.store.Delete(ctx, key, token)
 	if err == nil {
 		s.logger.Info("lock released", "event", "lock_released", "lockKey", key, "token", int64(token), "heldMillis", result.Held.Milliseconds(),
-			"stale", result.Stale, "ownerId", ownerID)
+			"stale", result.Stale, "ownerId", ownerID, "traceId", traceID(ctx))
 	}
 	return result, err
 }
@@ -117,7 +120,7 @@ func (s *Service) Revoke(ctx context.Context, request RevokeRequest) (Revocation
 	result, err := s.store.Revoke(ctx, request)
 	if err == nil {
 		s.logger.Warn("lock revoked", "event", "lock_revoked", "lockKey", request.Key, "token", int64(result.RevokedToken),
-			"revokedBy", request.Operator, "reason", request.Reason, "ownerId", result.PreviousOwner)
+			"revokedBy", request.Operator, "reason", request.Reason, "ownerId", result.PreviousOwner, "traceId", traceID(ctx))
 	}
 	return result, err
 }
@@ -145,20 +148,25 @@ func (s *Service) Reap(ctx context.Context) {
 	}
 }
 
+// expired makes grants that ended by their time visible, whoever found them.
+func (s *Service) expired(ended []Expired) {
+	for _, e := range ended {
+		s.logger.Warn("lease expired", "event", "lease_expired", "lockKey", e.Key, "token", int64(e.Token), "overdueMillis", e.Overdue.Milliseconds())
+	}
+	s.recorder.LeasesExpired(len(ended))
+}
+
 // ReapOnce removes what has expired by now, batch by batch.
 func (s *Service) ReapOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
 	defer cancel()
 	for {
-		expired, err := s.store.Reap(ctx, reapBatch)
+		expired, more, err := s.store.Reap(ctx, reapBatch)
 		if err != nil {
 			return err
 		}
-		for _, e := range expired {
-			s.logger.Warn("lease expired", "event", "lease_expired", "lockKey", e.Key, "token", int64(e.Token), "overdueMillis", e.Overdue.Milliseconds())
-		}
-		s.recorder.LeasesExpired(len(expired))
-		if len(expired) < reapBatch {
+		s.expired(expired)
+		if !more {
 			break
 		}
 	}

@@ -21,12 +21,16 @@ func (s *Store) Insert(ctx context.Context, key, ownerID string, session uuid.UU
 	err := s.inTx(ctx, "acquire", func(ctx context.Context, tx pgx.Tx) error {
 		result = lock.Acquired{Grant: lock.Grant{Key: key, TTL: ttl}}
 		batch := &pgx.Batch{}
-		if s.ordered {
-			batch.Queue(orderGrants, key)
-		}
-		batch.Queue(lockSession, session).QueryRow(func(row pgx.Row) error { return checkSession(row, ownerID) })
-		batch.Queue(endDeadHolder, key)
-		batch.Queue(s.acquire, key, ownerID, session, ttl.Seconds()).QueryRow(func(row pgx.Row) error {
+		batch.Queue(s.sql.order, key)
+		batch.Queue(s.sql.durable).QueryRow(s.mustBeDurable)
+		batch.Queue(s.sql.session, session).QueryRow(func(row pgx.Row) error { return checkSession(row, ownerID) })
+		batch.Queue(readEnded, key).QueryRow(func(row pgx.Row) error {
+			var err error
+			result.Ended, err = scanEnded(row, key)
+			return err
+		})
+		batch.Queue(s.sql.endDead, key)
+		batch.Queue(s.sql.acquire, key, ownerID, session, ttl.Seconds()).QueryRow(func(row pgx.Row) error {
 			g := &result.Grant
 			err := row.Scan(&g.Token, &g.OwnerID, &g.SessionID, &g.AcquiredAt, &g.ExpiresAt)
 			result.Granted = err == nil
@@ -38,9 +42,28 @@ func (s *Store) Insert(ctx context.Context, key, ownerID string, session uuid.UU
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return sessionGone(err)
 		}
+		if result.Granted {
+			result.Holder = lock.Holder{}
+		} else {
+			result.Grant, result.Ended = lock.Grant{}, nil
+		}
 		return nil
 	})
-	return result, err
+	if err != nil {
+		return lock.Acquired{}, err
+	}
+	return result, nil
+}
+
+func scanEnded(row pgx.Row, key string) (*lock.Expired, error) {
+	ended := &lock.Expired{Key: key}
+	var overdue float64
+	err := row.Scan(&ended.Token, &overdue)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil //nolint:nilnil // nothing has ended, which is no error
+	}
+	ended.Overdue = seconds(overdue)
+	return ended, err
 }
 
 // checkSession refuses a session that isn't live, and an owner that isn't the session's.
@@ -83,8 +106,8 @@ func (s *Store) Extend(ctx context.Context, key string, token lock.Token, ttl ti
 		grant = lock.Grant{Key: key, TTL: ttl}
 		lost := false
 		batch := &pgx.Batch{}
-		batch.Queue(endDeadHolder, key) // a grant under a dead session is over
-		batch.Queue(s.renew, key, token, ttl.Seconds()).QueryRow(func(row pgx.Row) error {
+		batch.Queue(s.sql.endDead, key) // a grant under a dead session is over
+		batch.Queue(s.sql.renew, key, token, ttl.Seconds()).QueryRow(func(row pgx.Row) error {
 			err := row.Scan(&grant.Token, &grant.ExpiresAt)
 			lost = errors.Is(err, pgx.ErrNoRows)
 			return ignoreNoRows(err)
@@ -112,10 +135,10 @@ func (s *Store) Delete(ctx context.Context, key string, token lock.Token) (lock.
 		batch.Queue(readHeld, key, token).QueryRow(func(row pgx.Row) error {
 			var held float64
 			err := row.Scan(&held)
-			result.Held = seconds(held)
+			result.Held = max(seconds(held), 0)
 			return ignoreNoRows(err)
 		})
-		batch.Queue(s.release, key, token).Exec(func(tag pgconn.CommandTag) error {
+		batch.Queue(s.sql.release, key, token).Exec(func(tag pgconn.CommandTag) error {
 			result.Stale = tag.RowsAffected() == 0
 			return nil
 		})
@@ -143,7 +166,7 @@ func (s *Store) Read(ctx context.Context, key string) (grant lock.Grant, held bo
 func (s *Store) Revoke(ctx context.Context, request lock.RevokeRequest) (lock.Revocation, error) {
 	var result lock.Revocation
 	err := s.inTx(ctx, "revoke", func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, orderGrants, request.Key); err != nil {
+		if _, err := tx.Exec(ctx, s.sql.order, request.Key); err != nil {
 			return err
 		}
 		err := tx.QueryRow(ctx, lockEntry, request.Key).Scan(&result.RevokedToken, &result.PreviousOwner)
@@ -162,64 +185,12 @@ func (s *Store) Revoke(ctx context.Context, request lock.RevokeRequest) (lock.Re
 
 func (s *Store) endAndRecord(ctx context.Context, tx pgx.Tx, request lock.RevokeRequest, result *lock.Revocation) error {
 	batch := &pgx.Batch{}
-	batch.Queue(release, request.Key, result.RevokedToken)
+	batch.Queue(s.sql.durable).QueryRow(s.mustBeDurable)
+	batch.Queue(release, request.Key, result.RevokedToken).QueryRow(func(row pgx.Row) error { return row.Scan(&result.RevokedToken) }) // lockEntry keeps it there
 	batch.Queue(recordRevocation, request.Key, result.PreviousOwner, result.RevokedToken, request.Operator, request.Reason).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&result.ID) })
-	if s.floor {
-		batch.Queue(drawToken).QueryRow(func(row pgx.Row) error { return row.Scan(&result.NewTokenFloor) })
-	}
+	batch.Queue(s.sql.floor).QueryRow(func(row pgx.Row) error { return row.Scan(&result.NewTokenFloor) })
 	return tx.SendBatch(ctx, batch).Close()
-}
-
-// Reap implements lock.Store.
-func (s *Store) Reap(ctx context.Context, batch int) ([]lock.Expired, error) {
-	var all []lock.Expired
-	err := s.inTx(ctx, "reap", func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, reapEntries, batch)
-		if err != nil {
-			return err
-		}
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (lock.Expired, error) {
-			var e lock.Expired
-			var overdue float64
-			err := row.Scan(&e.Key, &e.Token, &overdue)
-			e.Overdue = seconds(overdue)
-			return e, err
-		})
-		if err != nil {
-			return err
-		}
-		ended, err := s.reapSessions(ctx, tx, batch)
-		all = append(all, ended...)
-		return err
-	})
-	return all, err
-}
-
-// reapSessions deletes expired sessions; their grants end with them.
-func (s *Store) reapSessions(ctx context.Context, tx pgx.Tx, batch int) ([]lock.Expired, error) {
-	rows, err := tx.Query(ctx, listDoomed, batch)
-	if err != nil {
-		return nil, err
-	}
-	var ids []uuid.UUID
-	var ended []lock.Expired
-	var id uuid.UUID
-	var key *string
-	var token *lock.Token
-	var overdue float64
-	_, err = pgx.ForEachRow(rows, []any{&id, &key, &token, &overdue}, func() error {
-		ids = append(ids, id)
-		if key != nil {
-			ended = append(ended, lock.Expired{Key: *key, Token: *token, Overdue: seconds(overdue)})
-		}
-		return nil
-	})
-	if err != nil || len(ids) == 0 {
-		return nil, err
-	}
-	_, err = tx.Exec(ctx, reapSessions, ids)
-	return ended, err
 }
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }

@@ -1,5 +1,17 @@
 package pgstore
 
+// statements are those whose rule a negative control breaks. A store runs the constants below.
+type statements struct {
+	order, durable, session, endDead, acquire, renew, release, floor string
+}
+
+func normative() statements {
+	return statements{
+		order: orderGrants, durable: durable, session: lockSession, endDead: endDeadHolder,
+		acquire: acquire, renew: renew, release: release, floor: drawToken,
+	}
+}
+
 // The statements of C1 §1.3 and §1.4 as they stand there; only the parameters are written $1, $2, ….
 
 // acquire is C1 §1.3. Drawing nextval again in DO UPDATE is essential (C1, warning 1): without it a takeover hands out the dead holder's token.
@@ -25,11 +37,16 @@ RETURNING fencing_token, owner_id, session_id, acquired_at, expires_at`
 // orderGrants makes the order of tokens of one key the order of its grants (see acquire). It is
 // transaction-scoped, so a transaction-mode pooler may stand in between. Two keys with one hash only wait for each other.
 //
+// A release, a renewal and the end of a session don't take this lock. They draw no token, so they can't upset the order; and
+// each statement after the wait has a snapshot of its own (READ COMMITTED) and sees what they have committed meanwhile.
+//
 // now() was fixed before this wait, at the start of the transaction. That errs on the safe side everywhere: expires_at <= now() is judged by an
-// earlier instant, so nothing is judged expired too soon, and the new lease counts from an earlier instant, so it ends sooner.
+// earlier instant, so nothing is judged expired too soon, and the new lease counts from an earlier instant, so it ends sooner. A session that ends
+// during the wait was alive at that instant; its grant is one that the next acquire takes over, with a higher token.
 const orderGrants = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
 
-// renew is C1 §1.4.
+// renew is C1 §1.4. It takes no ordering lock, since it draws no token. Should it wait for the row, now() stays the instant at which the
+// transaction began: a lease that was alive then is prolonged from then, if the row still has its token, that is, if nobody took the key meanwhile.
 const renew = `
 UPDATE lock_entry
    SET expires_at = now() + make_interval(secs => $3)
@@ -54,8 +71,21 @@ RETURNING expires_at`
 
 // Statements of ours around C1's.
 
+// durable says whether the server keeps what it confirms. It is asked in the transaction that hands out a token: both settings can change under
+// a running server, or with a restart behind a pool that mends itself. (synchronous_commit is fixed by the transaction itself.) One row.
+const durable = `SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'`
+
+// readEnded reads the key's grant if it is over by its time or its session's: the one that the acquire after it takes the place of. It
+// serves the log and a counter, so it takes no lock. No row or one.
+const readEnded = `
+SELECT e.fencing_token, extract(epoch FROM now() - least(e.expires_at, s.expires_at))::float8
+  FROM lock_entry e
+  JOIN lock_session s USING (session_id)
+ WHERE e.lock_key = $1 AND (e.expires_at <= now() OR s.expires_at <= now())`
+
 // endDeadHolder frees a key whose holder's session has expired, so that a takeover needs no reaper: the
-// cascade deletes the entry. No row or one.
+// cascade deletes the entry. An acquire under that very session, judged alive a moment ago, holds it (lockSession); then this waits, and judges
+// it again by what is committed: a heartbeat meanwhile keeps it. No row or one.
 const endDeadHolder = `
 DELETE FROM lock_session s
  USING lock_entry e
@@ -68,7 +98,8 @@ SELECT owner_id, expires_at > now()
  WHERE session_id = $1
    FOR KEY SHARE`
 
-// readHolder reads who holds a key, live or not. No row or one.
+// readHolder reads who holds a key. After a contended acquire the row is still there: ON CONFLICT DO UPDATE has locked it, although it changed
+// nothing. No row or one.
 const readHolder = `SELECT owner_id, expires_at FROM lock_entry WHERE lock_key = $1`
 
 // readEntry reads a live grant; a dead session's grant is over. No row or one.
@@ -120,12 +151,16 @@ RETURNING id`
 const drawToken = `SELECT nextval('fencing_token_seq')`
 
 // reapEntries removes expired grants, a batch at a time. Locked rows belong to somebody who is busy with them: another
-// replica's reaper or an acquire. Many rows.
+// replica's reaper or an acquire. The CTE is evaluated once, since it locks rows; in a sub-select LIMIT might count anew for every outer row. Many rows.
 const reapEntries = `
-DELETE FROM lock_entry
- WHERE lock_key IN (SELECT lock_key FROM lock_entry WHERE expires_at <= now()
-                     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-RETURNING lock_key, fencing_token, extract(epoch FROM now() - expires_at)::float8`
+WITH doomed AS (
+    SELECT lock_key FROM lock_entry WHERE expires_at <= now()
+     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM lock_entry e
+ USING doomed d
+ WHERE e.lock_key = d.lock_key
+RETURNING e.lock_key, e.fencing_token, extract(epoch FROM now() - e.expires_at)::float8`
 
 // listDoomed lists the grants that end with the sessions that reapSessions is about to delete. The
 // sessions are locked here, so that the same ones are deleted then. Many rows.

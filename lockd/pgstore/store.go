@@ -27,23 +27,19 @@ type Store struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration
 	checked atomic.Bool
-	acquire string // C1's statement; a negative control puts a broken one here
-	ordered bool   // whether orderGrants runs; only a negative control says no
-	renew   string
-	release string
-	floor   bool // whether a revocation draws a token; only a negative control says no
+	sql     statements
 }
 
-// New returns a store over the pool. Timeout bounds one statement; 0 means 3 s.
+// New returns a store over the pool. Timeout bounds one statement, the wait for a lock included; 0 means 3 s.
 func New(pool *pgxpool.Pool, timeout time.Duration) *Store {
 	if timeout == 0 {
 		timeout = 3 * time.Second
 	}
-	return &Store{pool: pool, timeout: timeout, acquire: acquire, ordered: true, renew: renew, release: release, floor: true}
+	return &Store{pool: pool, timeout: timeout, sql: normative()}
 }
 
 // Check says whether the database can be trusted with tokens: writable, durable, the expected schema. Until it has
-// held once, the store grants nothing.
+// held once, and again after it has failed, the store does nothing else but check.
 func (s *Store) Check(ctx context.Context) error {
 	err := errors.Join(
 		postgres.CheckWritable(ctx, s.pool),
@@ -77,22 +73,44 @@ func (s *Store) inTx(ctx context.Context, doing string, fn func(ctx context.Cont
 	return nil
 }
 
+// mustBeDurable refuses to hand out a token that a crash could hand out again. The next call starts with the whole Check, whose
+// error names the setting.
+func (s *Store) mustBeDurable(row pgx.Row) error {
+	var is bool
+	if err := row.Scan(&is); err != nil {
+		return err
+	}
+	if !is {
+		s.checked.Store(false)
+		return fmt.Errorf("%w: %w", lock.ErrUnavailable, postgres.ErrNotDurable)
+	}
+	return nil
+}
+
 // identify tells the store's answers from its silence. An error that is no answer of the domain's is
-// ErrUnavailable when nothing happened, and ErrUnknownOutcome when the commit's answer was lost.
+// ErrUnknownOutcome when the commit's answer was lost, and ErrUnavailable when nothing happened and the same may succeed later. What is
+// left is a defect of the deployment or of ours; it keeps no identity, and the API says so.
 func identify(ctx context.Context, err error) error {
-	for _, answer := range []error{lock.ErrSessionUnknown, lock.ErrSessionExpired, lock.ErrLockLost, lock.ErrNotHeld, lock.ErrTokenMismatch, lock.ErrInvalid} {
+	for _, answer := range []error{
+		lock.ErrSessionUnknown, lock.ErrSessionExpired, lock.ErrLockLost, lock.ErrNotHeld, lock.ErrTokenMismatch, lock.ErrInvalid, lock.ErrUnavailable,
+	} {
 		if errors.Is(err, answer) {
 			return err
 		}
 	}
 	err = postgres.Classify(ctx, err)
-	switch {
-	case errors.Is(err, postgres.ErrOutcomeUnknown):
+	if errors.Is(err, postgres.ErrOutcomeUnknown) {
 		return fmt.Errorf("%w: %w", lock.ErrUnknownOutcome, err)
-	case errors.Is(err, postgres.ErrPermission), errors.Is(err, postgres.ErrSchema):
-		return err // a defect of the deployment; the API says so
 	}
-	return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+	if postgres.State(err) == "" {
+		return fmt.Errorf("%w: %w", lock.ErrUnavailable, err) // the server didn't answer
+	}
+	for _, passing := range []error{postgres.ErrUnavailable, postgres.ErrReadOnly, postgres.ErrTimeout, postgres.ErrCanceled, postgres.ErrSerialization} {
+		if errors.Is(err, passing) {
+			return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+		}
+	}
+	return err
 }
 
 // OpenSession implements lock.Store.

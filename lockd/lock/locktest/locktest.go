@@ -38,6 +38,8 @@ func Scenarios() []Scenario {
 		{"staleReleaseLeavesTheNewHolderUntouched", staleReleaseLeavesTheNewHolder},
 		{"renewAfterExpiryIsLostEvenIfNobodyTookTheKey", renewAfterExpiryIsLost},
 		{"reapingTwiceFindsNothingTheSecondTime", reapingIsIdempotent},
+		{"everyExpiredGrantIsReapedOnceByManyReapers", everyExpiredGrantIsReapedOnce},
+		{"takeoverTellsWhichGrantItEnded", takeoverTellsWhatItEnded},
 		{"tokenAfterARevocationExceedsTheRevokedOne", revocationAdvancesTheToken},
 		{"keyOfADeadSessionIsTakenOverWithoutAReaper", deadSessionFreesItsKey},
 		{"expiredSessionCannotAcquireEvenBeforeItIsReaped", expiredSessionCannotAcquire},

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-
-	"golang.org/x/sync/errgroup"
 
 	"fenceline/lockd/lock"
 )
@@ -132,38 +129,6 @@ func renewAfterExpiryIsLost(ctx context.Context, s Store) error {
 	}
 	_, err = s.Extend(ctx, grant.Key, grant.Token, longTTL)
 	return wantError(err, lock.ErrLockLost, "renew after expiry")
-}
-
-func reapingIsIdempotent(ctx context.Context, s Store) error {
-	a, err := newClient(ctx, s)
-	if err != nil {
-		return err
-	}
-	grant, err := a.must(ctx, newKey(), shortTTL)
-	if err != nil {
-		return err
-	}
-	count := func() (n int, err error) {
-		expired, err := s.Reap(ctx, 1000)
-		for _, e := range expired {
-			if e.Key == grant.Key && e.Token == grant.Token {
-				n++
-			}
-		}
-		return n, err
-	}
-	for n := 0; n == 0; {
-		if n, err = count(); err != nil {
-			return fmt.Errorf("reap: %w", err)
-		}
-		if err := pause(ctx); err != nil {
-			return fmt.Errorf("the reaper doesn't find the expired grant: %w", err)
-		}
-	}
-	if n, err := count(); n != 0 || err != nil {
-		return fmt.Errorf("second reap found it again (%d, %w)", n, err)
-	}
-	return nil
 }
 
 func revocationAdvancesTheToken(ctx context.Context, s Store) error {
@@ -306,69 +271,4 @@ func heartbeatKeepsAlive(ctx context.Context, s Store) error {
 		return fmt.Errorf("heartbeat: %+v, %d held, now %s; opened with %+v", session, held, now, a.session)
 	}
 	return nil
-}
-
-const (
-	hotClients = 200
-	hotRounds  = 3
-	// hotAttempts bounds the acquires under way, so that the holder's release needn't queue behind two hundred of them.
-	hotAttempts = 8
-)
-
-// TokensIncreaseOnAHotKey lets many clients fight for one key. Whoever is granted writes its token down while it holds the
-// key: one at a time, each higher than the one before. It finds a token that was drawn early and granted late.
-func TokensIncreaseOnAHotKey(ctx context.Context, s Store) error {
-	hot := &hotKey{store: s, key: newKey(), attempts: make(chan struct{}, hotAttempts)}
-	group, ctx := errgroup.WithContext(ctx)
-	for range hotClients {
-		group.Go(func() error {
-			c, err := newClient(ctx, s)
-			if err != nil {
-				return err
-			}
-			for granted := 0; granted < hotRounds; {
-				got, err := hot.once(ctx, c)
-				if err != nil {
-					return err
-				}
-				if got {
-					granted++
-				} else if err := pause(ctx); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	return group.Wait()
-}
-
-// hotKey is the key that everybody wants, with what its holders wrote down.
-type hotKey struct {
-	store    Store
-	key      string
-	attempts chan struct{}
-	inside   sync.Mutex
-	last     lock.Token
-}
-
-// once tries once to get the key, and gives it back.
-func (h *hotKey) once(ctx context.Context, c *client) (granted bool, err error) {
-	h.attempts <- struct{}{}
-	result, err := h.store.Insert(ctx, h.key, c.session.OwnerID, c.session.ID, longTTL)
-	<-h.attempts
-	if err != nil || !result.Granted {
-		return false, err
-	}
-	if !h.inside.TryLock() {
-		return false, errors.New("two holders at once")
-	}
-	before := h.last
-	h.last = result.Grant.Token
-	h.inside.Unlock()
-	if result.Grant.Token <= before {
-		return false, fmt.Errorf("token %d was granted after %d", result.Grant.Token, before)
-	}
-	_, err = h.store.Delete(ctx, h.key, result.Grant.Token)
-	return true, err
 }

@@ -1,0 +1,77 @@
+package pgstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"fenceline/internal/pgserver/pgtest"
+	"fenceline/internal/postgres"
+	"fenceline/lockd/lock"
+	"fenceline/lockd/lock/locktest"
+	"fenceline/lockd/pgstore"
+	"fenceline/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func openPool(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: url, MaxConns: 16})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// open returns a store on a fresh database, broken as asked, and the URL of the database's owner.
+func open(t *testing.T, breaks ...func(*pgstore.Store)) (locktest.Store, string) {
+	t.Helper()
+	owner := pgtest.Database(t, migrations.LockDB())
+	store := pgstore.New(openPool(t, pgtest.Login(t, owner, "lockapp")), 10*time.Second)
+	for _, b := range breaks {
+		b(store)
+	}
+	admin := pgtest.Connect(t, owner)
+	return locktest.Store{Store: store, ExpireSession: func(ctx context.Context, id uuid.UUID) error {
+		_, err := admin.Exec(ctx, "UPDATE lock_session SET created_at = now() - interval '2 s', expires_at = now() - interval '1 s' WHERE session_id = $1", id)
+		return err
+	}}, owner
+}
+
+// held opens a session and lets it hold the key.
+func held(t *testing.T, store lock.Store, key string) (lock.Session, lock.Grant) {
+	t.Helper()
+	session, err := store.OpenSession(t.Context(), "alice", 30*time.Second)
+	require.NoError(t, err)
+	result, err := store.Insert(t.Context(), key, "alice", session.ID, 30*time.Second)
+	require.NoError(t, err)
+	require.True(t, result.Granted)
+	return session, result.Grant
+}
+
+func TestOwnerOfAnotherSessionGetsNoGrant(t *testing.T) {
+	t.Parallel()
+	store, _ := open(t)
+	session, err := store.OpenSession(t.Context(), "alice", 10*time.Second)
+	require.NoError(t, err)
+	_, err = store.Insert(t.Context(), "key", "mallory", session.ID, time.Second)
+	require.ErrorIs(t, err, lock.ErrInvalid)
+	_, held, err := store.Read(t.Context(), "key")
+	require.NoError(t, err)
+	require.False(t, held)
+}
+
+// A refused acquire commits nothing: the token that its statement drew is on no row.
+func TestRefusedSessionLeavesNoGrant(t *testing.T) {
+	t.Parallel()
+	store, _ := open(t)
+	_, err := store.Insert(t.Context(), "key", "alice", uuid.New(), time.Second)
+	require.ErrorIs(t, err, lock.ErrSessionUnknown)
+	_, held, err := store.Read(t.Context(), "key")
+	require.NoError(t, err)
+	require.False(t, held)
+}
