@@ -2,6 +2,7 @@ package mark
 
 import (
 	"container/list"
+	"crypto/sha256"
 	"strings"
 	"sync"
 )
@@ -11,23 +12,31 @@ type KeyCache struct {
 	mu    sync.Mutex
 	size  int
 	order *list.List // of cachedKey, newest use first
-	index map[string]*list.Element
+	index map[cacheID]*list.Element
 }
 
-type cachedKey struct{ id, key string }
+type cachedKey struct {
+	id  cacheID
+	key string
+}
+
+// cacheID identifies a lookup with its arguments. A hash, so that an entry's size doesn't depend on theirs.
+type cacheID [sha256.Size]byte
 
 // NewKeyCache returns a cache for at most size results.
 func NewKeyCache(size int) *KeyCache {
-	return &KeyCache{size: size, order: list.New(), index: map[string]*list.Element{}}
+	return &KeyCache{size: size, order: list.New(), index: map[cacheID]*list.Element{}}
 }
 
-func cacheID(query string, args []string) string { return query + "\x00" + strings.Join(args, "\x00") }
+func newCacheID(query string, args []string) cacheID {
+	return sha256.Sum256([]byte(query + "\x00" + strings.Join(args, "\x00"))) // neither holds a NUL
+}
 
 // Get returns what a lookup with these arguments found before.
 func (c *KeyCache) Get(query string, args []string) (key string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	element, ok := c.index[cacheID(query, args)]
+	element, ok := c.index[newCacheID(query, args)]
 	if !ok {
 		return "", false
 	}
@@ -39,7 +48,7 @@ func (c *KeyCache) Get(query string, args []string) (key string, ok bool) {
 func (c *KeyCache) Put(query string, args []string, key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	id := cacheID(query, args)
+	id := newCacheID(query, args)
 	if _, known := c.index[id]; known {
 		return // it never changes
 	}

@@ -148,6 +148,16 @@ func fromHeader(name string, values []string) (string, error) {
 	return values[0], nil
 }
 
+// foldQueryName gives a parameter's name as the most careless reader sees it: without case, without an index behind it, and with
+// one character for all that PHP turns into an underscore.
+func foldQueryName(name string) string {
+	name = strings.TrimSpace(strings.ToLower(name))
+	if base, _, indexed := strings.Cut(name, "["); indexed && strings.HasSuffix(name, "]") {
+		name = base
+	}
+	return strings.NewReplacer(".", "_", " ", "_", "[", "_", "-", "_").Replace(name)
+}
+
 // fromQuery wants exactly one parameter of that name, and a query that all readers split alike. Some readers ignore the case of names, and
 // some take name[] or name[x] for another form of name.
 func fromQuery(name, raw string) (string, error) {
@@ -161,12 +171,11 @@ func fromQuery(name, raw string) (string, error) {
 		if err != nil {
 			return "", invalid("the query isn't well-formed")
 		}
-		base, _, indexed := strings.Cut(thisName, "[")
-		if !strings.EqualFold(strings.TrimSpace(base), name) {
+		if foldQueryName(thisName) != foldQueryName(name) {
 			continue
 		}
-		if indexed || thisName != name {
-			return "", invalid("the query has a parameter that differs from %s in case or brackets only", name)
+		if thisName != name {
+			return "", invalid("the query has a parameter that differs from %s in case or punctuation only", name)
 		}
 		value, err := url.QueryUnescape(rawValue)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -335,5 +336,79 @@ func TestClientThatLeavesDoesNotCancelAnAdmittedWrite(t *testing.T) {
 	case <-finished:
 	case <-time.After(5 * time.Second):
 		require.Fail(t, "the resource's request was cancelled")
+	}
+}
+
+// A response that its client doesn't read is held, so its request still counts against limits.in_flight.
+func TestUnreadResponseKeepsItsPlaceUntilItIsGone(t *testing.T) {
+	t.Parallel()
+	const size = 8 << 20 // more than the sockets' buffers
+	resource := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/open/large" {
+			_, _ = w.Write(make([]byte, size))
+		}
+	}))
+	t.Cleanup(resource.Close)
+	text := strings.Replace(rawConfig, "limits: { body: 64B, head: 4KiB, response: 1KiB }", "limits: { in_flight: 1, response: 16MiB }", 1)
+	text = strings.Replace(text, "response_timeout: 300ms", "response_timeout: 10s", 1)
+	address := startProxy(t, text, strings.TrimPrefix(resource.URL, "http://"), &fakeStore{marks: map[string]lock.Token{}})
+
+	lazy, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	_, err = io.WriteString(lazy, "GET /open/large HTTP/1.1\r\nHost: a\r\n\r\n")
+	require.NoError(t, err)
+	_, err = io.ReadFull(lazy, make([]byte, 1000)) // the response has begun
+	require.NoError(t, err)
+
+	const small = "GET /open/small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+	answer, _ := exchangeRaw(t, address, small)
+	require.Contains(t, answer, `"code":"OVERLOADED"`)
+	require.NoError(t, lazy.Close())
+	require.Eventually(t, func() bool {
+		answer, _ := exchangeRaw(t, address, small)
+		return strings.Contains(answer, "200 OK")
+	}, 10*time.Second, 10*time.Millisecond)
+}
+
+// Where each token is admitted once, a fault of the admission may have used it up: the client isn't told to repeat.
+func TestFaultOfAnAdmissionThatCountsOnceIsNotSafeToRepeat(t *testing.T) {
+	t.Parallel()
+	upstream := startUpstream(t, "ok")
+	address := startProxy(t, rawConfig, upstream.addr(), &fakeStore{fault: mark.ErrUnavailable})
+	answer, _ := exchangeRaw(t, address, "POST /json HTTP/1.1\r\nHost: a\r\nX-Fencing-Token: 5\r\nContent-Length: 10\r\n\r\n{\"id\":\"k\"}")
+	require.Contains(t, answer, `"code":"FENCE_UNAVAILABLE"`)
+	require.Contains(t, answer, `"retrySafe":false`)
+	answer, _ = exchangeRaw(t, address, "POST /things/7 HTTP/1.1\r\nHost: a\r\nX-Fencing-Token: 5\r\nContent-Length: 0\r\n\r\n")
+	require.Contains(t, answer, `"retrySafe":true`)
+	require.Empty(t, upstream.requests())
+}
+
+// lookupStore finds one text for every lookup.
+type lookupStore struct {
+	fakeStore
+	finds string
+}
+
+func (s *lookupStore) Lookup(context.Context, string, []string) (string, bool, error) {
+	return s.finds, true, nil
+}
+
+// Two guards that share a lookup and spell keys differently don't hand each other their spelling, whichever asks first.
+func TestRememberedLookupKeepsEachGuardsSpelling(t *testing.T) {
+	t.Parallel()
+	const lookup = "key: { lookup: { sql: \"SELECT id FROM thing WHERE name = @name\", cache: immutable } }"
+	text := strings.Replace(rawConfig, "routes:\n", "  - name: uuids\n    mark: { table: thing, key: id, key_type: uuid, token: fence }\n    order: admissions\nroutes:\n"+
+		"  - { name: as-uuid, match: { methods: [POST], path: \"/u/{name}\" }, guard: uuids, admit: newer_or_same, "+lookup+" }\n"+
+		"  - { name: as-text, match: { methods: [POST], path: \"/t/{name}\" }, guard: thing, admit: newer_or_same, "+lookup+" }\n", 1)
+	const found = "AAAAAAAA-0000-4000-8000-000000000001"
+	for _, first := range []string{"/u/x", "/t/x"} {
+		upstream := startUpstream(t, "ok")
+		store := &lookupStore{fakeStore: fakeStore{marks: map[string]lock.Token{}}, finds: found}
+		address := startProxy(t, text, upstream.addr(), store)
+		for _, path := range []string{first, "/u/x", "/t/x"} {
+			answer, _ := exchangeRaw(t, address, "POST "+path+" HTTP/1.1\r\nHost: a\r\nX-Fencing-Token: 5\r\nContent-Length: 0\r\n\r\n")
+			require.Contains(t, answer, "200 OK")
+		}
+		require.Equal(t, map[string]lock.Token{found: 5, strings.ToLower(found): 5}, store.marks)
 	}
 }

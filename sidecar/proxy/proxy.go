@@ -2,10 +2,12 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -21,7 +23,7 @@ import (
 	"fenceline/sidecar/policy"
 )
 
-// keyCacheSize bounds the remembered lookups: about 20 MiB at worst.
+// keyCacheSize bounds the remembered lookups. Each takes a hash, the key (up to 512 bytes, usually 36) and some bookkeeping.
 const keyCacheSize = 100_000
 
 // Proxy handles requests.
@@ -66,6 +68,10 @@ type exchange struct {
 	match   policy.Match
 	key     string
 	token   lock.Token
+	// finish gives the request's place among limits.in_flight back, once. It is called when Handle ends or, where a response body is handed
+	// to the server, when that has been written: what a slow reader makes us hold counts until then.
+	finish func()
+	handed bool
 }
 
 func (e *exchange) route() string {
@@ -87,7 +93,12 @@ func (p *Proxy) Handle(fast *fasthttp.RequestCtx) {
 	e := &exchange{fast: fast, traceID: httperr.TraceID(fast)}
 	select {
 	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
+		e.finish = sync.OnceFunc(func() { <-p.slots })
+		defer func() {
+			if !e.handed {
+				e.finish()
+			}
+		}()
 	default:
 		p.answer(e, refuse("OVERLOADED", "as many requests are under way as limits.in_flight allows; nothing was forwarded").with("outcome", gate.OutcomeNotSent))
 		return
@@ -170,7 +181,11 @@ func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
 	verdict, err := p.store.Admit(ctx, p.admission(e))
 	p.metrics.store.WithLabelValues(route.Guard.Name).Observe(time.Since(start).Seconds())
 	if err != nil {
-		return p.storeFault(e, err)
+		r := p.storeFault(e, err)
+		// The raise may have happened and only its answer be lost. Where each token is admitted once, a repeat would be fenced out by
+		// its own first try.
+		r.RetrySafe = route.Admit != config.AdmitNewer
+		return r
 	}
 	switch verdict.Verdict {
 	case mark.Admitted:
@@ -203,8 +218,7 @@ func (p *Proxy) findKey(ctx context.Context, e *exchange) *refusal {
 		return nil
 	}
 	if cached, ok := p.keys.Get(key.Lookup.SQL, key.Lookup.Args); ok && key.Lookup.Immutable {
-		e.key = cached
-		return nil
+		return p.takeKey(e, cached)
 	}
 	found, ok, err := p.store.Lookup(ctx, key.Lookup.SQL, key.Lookup.Args)
 	switch {
@@ -213,12 +227,20 @@ func (p *Proxy) findKey(ctx context.Context, e *exchange) *refusal {
 	case !ok:
 		return refuse("KEY_NOT_FOUND", "the lookup finds no key for this request")
 	}
-	if e.key, err = e.match.Route.Canonical(found); err != nil {
+	if key.Lookup.Immutable {
+		p.keys.Put(key.Lookup.SQL, key.Lookup.Args, found)
+	}
+	return p.takeKey(e, found)
+}
+
+// takeKey gives what a lookup found its one spelling. Guards may spell keys differently, so this is done for each request, also for a
+// remembered one.
+func (p *Proxy) takeKey(e *exchange, found string) *refusal {
+	key, err := e.match.Route.Canonical(found)
+	if err != nil {
 		return p.storeFault(e, err)
 	}
-	if key.Lookup.Immutable {
-		p.keys.Put(key.Lookup.SQL, key.Lookup.Args, e.key)
-	}
+	e.key = key
 	return nil
 }
 
@@ -255,7 +277,11 @@ func (p *Proxy) forward(ctx context.Context, e *exchange, as decision) *refusal 
 		defer inflight.Dec()
 	}
 	response := fasthttp.AcquireResponse()
-	defer fasthttp.ReleaseResponse(response)
+	defer func() {
+		if !e.handed {
+			fasthttp.ReleaseResponse(response)
+		}
+	}()
 	head := e.request.Method == fasthttp.MethodHead
 	start := time.Now()
 	end, err := p.upstream.exchange(ctx, buildRequest(e.request, e.body, e.fast.RemoteAddr()), head, response)
@@ -268,8 +294,33 @@ func (p *Proxy) forward(ctx context.Context, e *exchange, as decision) *refusal 
 	if err != nil {
 		return p.upstreamFault(e, as, outcome, err)
 	}
-	copyResponse(response, &e.fast.Response, head)
+	if outcome == gate.OutcomeUnknown {
+		p.metrics.failures.WithLabelValues(string(outcome)).Inc()
+	}
+	copyHead(response, &e.fast.Response, head)
+	if body := response.Body(); len(body) > 0 && !head {
+		e.handed = true
+		e.fast.Response.SetBodyStream(&heldBody{Reader: bytes.NewReader(body), release: func() {
+			fasthttp.ReleaseResponse(response)
+			e.finish()
+		}}, len(body))
+	}
 	p.count(e, as)
+	return nil
+}
+
+// heldBody is a response body on its way to the client. The server closes it once it has been written or can't be any more.
+type heldBody struct {
+	*bytes.Reader
+	release func()
+}
+
+// Close gives back what the body held.
+func (h *heldBody) Close() error {
+	if h.release != nil {
+		h.release()
+		h.release = nil
+	}
 	return nil
 }
 

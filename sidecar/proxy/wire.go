@@ -34,8 +34,8 @@ func buildRequest(r httpcheck.Request, body []byte, peer net.Addr) []byte {
 	return append([]byte(b.String()), body...)
 }
 
-// copyResponse builds the client's response from the resource's: status, headers without those of the connection, body.
-func copyResponse(from, to *fasthttp.Response, head bool) {
+// copyHead begins the client's response with the resource's status and its headers, without those of the connection.
+func copyHead(from, to *fasthttp.Response, head bool) {
 	to.Header.SetNoDefaultContentType(true)
 	status, length := from.StatusCode(), from.Header.ContentLength()
 	if (head || status == fasthttp.StatusNotModified) && length >= 0 {
@@ -57,8 +57,5 @@ func copyResponse(from, to *fasthttp.Response, head bool) {
 		if !dropped[strings.ToLower(string(name))] {
 			to.Header.AddBytesKV(name, value)
 		}
-	}
-	if !head {
-		to.SetBody(from.Body()) // a copy: from goes back to its pool
 	}
 }
