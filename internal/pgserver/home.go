@@ -153,12 +153,21 @@ func clearLeftovers(ctx context.Context, bin, base string, owner *account) {
 			continue // its owner lives, or it isn't ours to touch
 		}
 		left := &home{dir: dir, owner: owner, lock: lock}
-		if pid := postmasterPID(left.data()); pid != "" {
-			// pg_ctl stops the server of exactly this data folder and nothing else.
-			_ = left.command(ctx, filepath.Join(bin, "pg_ctl"), "stop", "-D", left.data(), "-m", "immediate", "-t", "10").Run()
+		if pid := postmasterPID(left.data()); pid != "" && runsOn(ctx, pid, left.data()) {
+			if err := left.command(ctx, filepath.Join(bin, "pg_ctl"), "stop", "-D", left.data(), "-m", "immediate", "-t", "10").Run(); err != nil {
+				_ = lock.Close() // it still runs: its folder must stay
+				continue
+			}
 		}
 		_ = left.remove()
 	}
+}
+
+// runsOn says whether the process is a server on exactly this data folder. The number in a file that outlived a reboot can belong to anybody,
+// and pg_ctl signals it without asking.
+func runsOn(ctx context.Context, pid, data string) bool {
+	out, err := exec.CommandContext(ctx, "ps", "-ww", "-o", "args=", "-p", pid).Output() //nolint:gosec // a number from our own folder
+	return err == nil && strings.Contains(string(out), "postgres") && strings.Contains(string(out), data)
 }
 
 func postmasterPID(data string) string {
@@ -167,5 +176,8 @@ func postmasterPID(data string) string {
 		return ""
 	}
 	first, _, _ := strings.Cut(string(content), "\n")
+	if _, err := strconv.ParseUint(strings.TrimSpace(first), 10, 31); err != nil {
+		return ""
+	}
 	return strings.TrimSpace(first)
 }

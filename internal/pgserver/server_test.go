@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -97,6 +98,26 @@ func TestLeftoversOfADeadOwnerAreCleared(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	conn, err := pgx.Connect(t.Context(), alive.URL("postgres"))
 	require.NoError(t, err)
+	require.NoError(t, conn.Close(t.Context()))
+}
+
+// A number that outlived its process may be anybody's by now: nobody else is ever signalled.
+func TestLeftoverFileNeverPointsAtSomebodyElsesProcess(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, Options{Name: "innocent"})
+	abandoned, err := Start(t.Context(), Options{Name: "rebooted"})
+	require.NoError(t, err)
+	require.NoError(t, abandoned.Crash(t.Context()))
+	// What a reboot leaves: the file, naming a process that is now another server.
+	pid := strconv.Itoa(s.cmd.Process.Pid)
+	require.NoError(t, abandoned.home.write(filepath.Join(abandoned.home.data(), "postmaster.pid"), pid+"\n"+abandoned.home.data()+"\n"))
+	require.NoError(t, abandoned.home.lock.Close())
+
+	startServer(t, Options{Name: "next"})
+	_, err = os.Stat(abandoned.home.dir)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	require.NoError(t, err, "the innocent server runs on")
 	require.NoError(t, conn.Close(t.Context()))
 }
 

@@ -3,11 +3,13 @@ package experiment
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +35,7 @@ type Bench struct {
 	pay     *pgserver.Server
 	started time.Time
 	runs    int
+	suffix  string // of database names, so that two benches can share external servers
 
 	mu sync.Mutex // serialises progress lines
 }
@@ -44,7 +47,7 @@ func NewBench(ctx context.Context, opts BenchOptions) (*Bench, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for logs: %w", err)
 	}
-	b := &Bench{opts: opts, dir: dir, started: time.Now()}
+	b := &Bench{opts: opts, dir: dir, started: time.Now(), suffix: strings.ToLower(rand.Text()[:8])}
 	if err := b.startServers(ctx); err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
@@ -65,7 +68,7 @@ func (b *Bench) startServers(ctx context.Context) error {
 		if b.pay, err = pgserver.External(ctx, payURL); err != nil {
 			return fmt.Errorf("PAYDB_URL: %w", err)
 		}
-		return nil
+		return b.checkApart(ctx)
 	case lockURL != "" || payURL != "":
 		return errors.New("set both LOCKDB_URL and PAYDB_URL, or neither: the two must be separate servers")
 	}
@@ -86,6 +89,23 @@ func (b *Bench) startServers(ctx context.Context) error {
 	start("paydb", &b.pay)
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("start servers: %w", err)
+	}
+	return nil
+}
+
+// checkApart refuses one server under two names. A lock service and a resource that share a server share a clock, and nothing would be
+// proven.
+func (b *Bench) checkApart(ctx context.Context) error {
+	lock, err := systemIdentifier(ctx, b.lock)
+	if err != nil {
+		return err
+	}
+	pay, err := systemIdentifier(ctx, b.pay)
+	if err != nil {
+		return err
+	}
+	if lock == pay {
+		return errors.New("LOCKDB_URL and PAYDB_URL name the same server; they must be two")
 	}
 	return nil
 }

@@ -18,7 +18,13 @@ type databases struct {
 	lock, pay *pgserver.Server
 	lockName  string
 	payName   string
+	made      []database // what this run made, and may therefore drop
 	roles     []login
+}
+
+type database struct {
+	server *pgserver.Server
+	name   string
 }
 
 // login is a role made for one process of one run.
@@ -40,14 +46,13 @@ const (
 // prepareDatabases makes both databases and migrates them with the programs' own
 // migrate commands, as an operator would.
 func (b *Bench) prepareDatabases(ctx context.Context, run, logDir string) (*databases, error) {
-	d := &databases{lock: b.lock, pay: b.pay, lockName: "fenceline_" + run + "_lockdb", payName: "fenceline_" + run + "_paydb"}
-	for _, one := range []struct {
-		server *pgserver.Server
-		name   string
-	}{{d.lock, d.lockName}, {d.pay, d.payName}} {
+	prefix := "fenceline_" + b.suffix + "_" + run
+	d := &databases{lock: b.lock, pay: b.pay, lockName: prefix + "_lockdb", payName: prefix + "_paydb"}
+	for _, one := range []database{{d.lock, d.lockName}, {d.pay, d.payName}} {
 		if err := execute(ctx, one.server, "CREATE DATABASE "+pgx.Identifier{one.name}.Sanitize()); err != nil {
 			return nil, errors.Join(err, d.drop(ctx))
 		}
+		d.made = append(d.made, one)
 	}
 	for _, command := range []struct {
 		name, program string
@@ -98,9 +103,9 @@ func (d *databases) login(ctx context.Context, server *pgserver.Server, database
 
 // drop removes the databases and the logins of this run.
 func (d *databases) drop(ctx context.Context) error {
-	errs := []error{
-		execute(ctx, d.lock, "DROP DATABASE IF EXISTS "+pgx.Identifier{d.lockName}.Sanitize()+" WITH (FORCE)"),
-		execute(ctx, d.pay, "DROP DATABASE IF EXISTS "+pgx.Identifier{d.payName}.Sanitize()+" WITH (FORCE)"),
+	var errs []error
+	for _, one := range d.made {
+		errs = append(errs, execute(ctx, one.server, "DROP DATABASE IF EXISTS "+pgx.Identifier{one.name}.Sanitize()+" WITH (FORCE)"))
 	}
 	for _, role := range d.roles {
 		errs = append(errs, execute(ctx, role.server, "DROP ROLE IF EXISTS "+pgx.Identifier{role.name}.Sanitize()))
@@ -119,4 +124,18 @@ func execute(ctx context.Context, server *pgserver.Server, sql string) error {
 		return fmt.Errorf("prepare the server: %w", err)
 	}
 	return nil
+}
+
+// systemIdentifier tells servers apart, whatever names lead to them.
+func systemIdentifier(ctx context.Context, server *pgserver.Server) (int64, error) {
+	conn, err := pgx.Connect(ctx, server.URL("postgres"))
+	if err != nil {
+		return 0, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var id int64
+	if err := conn.QueryRow(ctx, "SELECT system_identifier FROM pg_control_system()").Scan(&id); err != nil {
+		return 0, fmt.Errorf("read the server's identity: %w", err)
+	}
+	return id, nil
 }

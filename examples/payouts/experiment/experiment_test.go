@@ -79,4 +79,10 @@ func TestOneServerIsNotEnough(t *testing.T) {
 	t.Setenv("PAYDB_URL", "")
 	_, err := NewBench(t.Context(), BenchOptions{Out: &bytes.Buffer{}})
 	require.ErrorContains(t, err, "set both LOCKDB_URL and PAYDB_URL")
+
+	server := pgtest.Server(t, nil)
+	t.Setenv("LOCKDB_URL", server.URL("postgres"))
+	t.Setenv("PAYDB_URL", server.URL("template1"))
+	_, err = NewBench(t.Context(), BenchOptions{Out: &bytes.Buffer{}})
+	require.ErrorContains(t, err, "name the same server")
 }
