@@ -129,7 +129,7 @@ func (a *App) serve(ctx context.Context) error {
 	}()
 	a.cleanups.Push("reaper", func(context.Context) error { stopReaping(); <-reaped; return nil })
 
-	a.server = httpapi.NewServer(service, a.logger.Named("api"))
+	a.server = httpapi.NewServer(service, a.logger.Named("api"), registry)
 	a.cleanups.Push("api", daemon.StopHTTP(a.server))
 	daemon.ServeHTTP("api", listener, a.server, a.logger, a.failed)
 	return nil

@@ -19,10 +19,7 @@ func (a *API) openSession(c *call) error {
 	if err := decode(c, &request); err != nil {
 		return err
 	}
-	ttl, err := duration("ttlMillis", request.TTLMillis, lock.DefaultSessionTTL)
-	if err != nil {
-		return err
-	}
+	ttl := duration(request.TTLMillis, lock.DefaultSessionTTL)
 	if request.OwnerID != c.owner {
 		return fmt.Errorf("%w: ownerId: differs from %s", lock.ErrInvalid, lockapi.HeaderOwner)
 	}
@@ -73,14 +70,10 @@ func (a *API) acquire(c *call) error {
 	if err != nil {
 		return err
 	}
-	ttl, err := duration("ttlMillis", request.TTLMillis, lock.DefaultLockTTL)
-	if err != nil {
-		return err
-	}
+	ttl := duration(request.TTLMillis, lock.DefaultLockTTL)
 	if err := checkWait(request.WaitMillis); err != nil {
 		return err
 	}
-	start := time.Now()
 	result, err := a.service.Acquire(c.ctx, c.id, c.owner, id, ttl)
 	if err != nil {
 		return err
@@ -88,16 +81,13 @@ func (a *API) acquire(c *call) error {
 	if !result.Granted {
 		return contended(result.Holder)
 	}
-	return writeGrant(c, result.Grant, time.Since(start))
+	return writeGrant(c, result.Grant)
 }
 
 // checkWait refuses waiting in words until there is a queue: a client that asked for it must not take "contended at once" for "contended
 // after waiting".
 func checkWait(millis *int64) error {
-	wait, err := duration("waitMillis", millis, 0)
-	if err != nil {
-		return err
-	}
+	wait := duration(millis, 0)
 	if err := lock.ValidDuration("waitMillis", wait, 0, lock.MaxWait); err != nil {
 		return err
 	}
@@ -115,12 +105,15 @@ func contended(holder lock.Holder) error {
 	return answer
 }
 
-func writeGrant(c *call, grant lock.Grant, after time.Duration) error {
+// writeGrant answers with a grant. GrantedAfterMillis is how long the request was made to wait before the attempt began that was granted, for
+// a client adds it to the time at which its lease began by its own clock. Nothing waits in this version, so it is 0. The time that the attempt
+// itself took is never part of it: the lease counts from that attempt's beginning, and a client that added it would trust its lease for longer than it lasts.
+func writeGrant(c *call, grant lock.Grant) error {
 	c.Response.Header.Set(lockapi.HeaderToken, grant.Token.String())
 	return httperr.WriteJSON(c.RequestCtx, 200, lockapi.LockGrant{
 		Key: grant.Key, OwnerID: grant.OwnerID, SessionID: grant.SessionID.String(), FencingToken: int64(grant.Token),
 		AcquiredAt: lockapi.Time{Time: grant.AcquiredAt}, ExpiresAt: lockapi.Time{Time: grant.ExpiresAt},
-		TTLMillis: grant.TTL.Milliseconds(), GrantedAfterMillis: after.Milliseconds(),
+		TTLMillis: grant.TTL.Milliseconds(), GrantedAfterMillis: 0,
 	})
 }
 
@@ -136,15 +129,12 @@ func (a *API) renew(c *call) error {
 			return err
 		}
 	}
-	ttl, err := duration("ttlMillis", request.TTLMillis, lock.DefaultLockTTL)
-	if err != nil {
-		return err
-	}
+	ttl := duration(request.TTLMillis, lock.DefaultLockTTL)
 	grant, err := a.service.Renew(c.ctx, c.id, token, ttl)
 	if err != nil {
 		return err
 	}
-	return writeGrant(c, grant, 0)
+	return writeGrant(c, grant)
 }
 
 // release is L6.
@@ -222,13 +212,15 @@ func tokenOf(c *call) (lock.Token, error) {
 	return lock.ParseToken(string(values[0]))
 }
 
-// duration turns whole milliseconds into a duration; what doesn't fit is out of every bound anyway.
-func duration(name string, millis *int64, otherwise time.Duration) (time.Duration, error) {
-	if millis == nil {
-		return otherwise, nil
+// duration turns whole milliseconds into a duration. What doesn't fit becomes the longest one: it is out of every bound all the same.
+func duration(millis *int64, otherwise time.Duration) time.Duration {
+	switch {
+	case millis == nil:
+		return otherwise
+	case *millis > math.MaxInt64/int64(time.Millisecond):
+		return math.MaxInt64
+	case *millis < math.MinInt64/int64(time.Millisecond):
+		return math.MinInt64
 	}
-	if *millis < 0 || *millis > math.MaxInt64/int64(time.Millisecond) {
-		return 0, fmt.Errorf("%w: %s: out of range", lock.ErrInvalid, name)
-	}
-	return time.Duration(*millis) * time.Millisecond, nil
+	return time.Duration(*millis) * time.Millisecond
 }

@@ -50,7 +50,7 @@ func (a *API) fault(c *call, err error) *httperr.Error {
 	a.logger.Error("request failed", "event", "request_failed", "path", string(c.Path()), "error", err, "traceId", c.traceID, "ownerId", c.owner)
 	switch {
 	case errors.Is(err, lock.ErrUnknownOutcome):
-		answer := httperr.New(503, lockapi.CodeBackendUnavailable, "the store's answer was lost: the change may or may not have happened").With("outcome", "unknown")
+		answer := httperr.New(503, lockapi.CodeBackendUnavailable, "the store's answer was lost: the change may or may not have happened").With("outcome", lockapi.OutcomeUnknown)
 		if !strings.HasSuffix(string(c.Path()), "/revoke") {
 			answer.Safe(retryAfter)
 		}

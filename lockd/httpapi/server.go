@@ -4,11 +4,15 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
 	"fenceline/internal/daemon"
@@ -30,15 +34,19 @@ const (
 type API struct {
 	service *lock.Service
 	logger  hclog.Logger
+	routes  []route
+	metrics *metrics
 }
 
 // NewServer returns the HTTP server, not yet listening. Head, body, time and number of connections are bounded, so that a
 // client can't hold more than its share.
-func NewServer(service *lock.Service, logger hclog.Logger) *fasthttp.Server {
+func NewServer(service *lock.Service, logger hclog.Logger, registry prometheus.Registerer) *fasthttp.Server {
 	a := &API{service: service, logger: logger}
+	a.routes = a.table()
+	a.metrics = newMetrics(registry, a.routes)
 	return &fasthttp.Server{
-		Handler:               daemon.Recover(logger, a.handle, panicked),
-		ErrorHandler:          refuseUnreadable,
+		Handler:               a.measured(daemon.Recover(logger, a.handle, panicked)),
+		ErrorHandler:          a.refuseUnreadable,
 		MaxRequestBodySize:    maxBody,
 		ReadBufferSize:        maxHead,
 		ReadTimeout:           readTimeout,
@@ -62,7 +70,7 @@ func panicked(ctx *fasthttp.RequestCtx) {
 }
 
 // refuseUnreadable answers what fasthttp couldn't read as a request.
-func refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
+func (a *API) refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	answer := httperr.New(400, lockapi.CodeValidationFailed, "the request isn't well-formed HTTP")
 	var small *fasthttp.ErrSmallBuffer
 	var netErr net.Error
@@ -76,6 +84,7 @@ func refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 	answer.Write(ctx, httperr.NewTraceID())
 	ctx.SetConnectionClose()
+	a.metrics.answered(noCall, answer.Status, 0)
 }
 
 // call is one request on its way.
@@ -90,18 +99,27 @@ type call struct {
 // route says which calls a path has.
 type route struct {
 	prefix, suffix string
-	methods        map[string]func(*call) error
+	calls          []named
 }
 
-func (a *API) routes() []route {
+// named is one call of the contract, under the name that metrics give it.
+type named struct {
+	name, method string
+	run          func(*call) error
+}
+
+// noCall is the name of requests that are no call.
+const noCall = "none"
+
+func (a *API) table() []route {
 	return []route{
-		{"/v1/sessions", "", map[string]func(*call) error{"POST": a.openSession}},
-		{"/v1/sessions/", "/heartbeat", map[string]func(*call) error{"POST": a.heartbeat}},
-		{"/v1/sessions/", "", map[string]func(*call) error{"DELETE": a.closeSession}},
-		{"/v1/locks/", "/acquire", map[string]func(*call) error{"POST": a.acquire}},
-		{"/v1/locks/", "/renew", map[string]func(*call) error{"POST": a.renew}},
-		{"/v1/locks/", "/revoke", map[string]func(*call) error{"POST": a.revoke}},
-		{"/v1/locks/", "", map[string]func(*call) error{"GET": a.inspect, "DELETE": a.release}},
+		{"/v1/sessions", "", []named{{"open_session", "POST", a.openSession}}},
+		{"/v1/sessions/", "/heartbeat", []named{{"heartbeat", "POST", a.heartbeat}}},
+		{"/v1/sessions/", "", []named{{"close_session", "DELETE", a.closeSession}}},
+		{"/v1/locks/", "/acquire", []named{{"acquire", "POST", a.acquire}}},
+		{"/v1/locks/", "/renew", []named{{"renew", "POST", a.renew}}},
+		{"/v1/locks/", "/revoke", []named{{"revoke", "POST", a.revoke}}},
+		{"/v1/locks/", "", []named{{"release", "DELETE", a.release}, {"inspect", "GET", a.inspect}}},
 	}
 }
 
@@ -109,35 +127,52 @@ func (a *API) handle(ctx *fasthttp.RequestCtx) {
 	// Not fasthttp's own context: that one ends when a shutdown begins, and would cut off the requests that a shutdown waits for.
 	callCtx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	c := &call{RequestCtx: ctx, ctx: callCtx, traceID: httperr.TraceID(ctx)}
+	traceID := httperr.TraceID(ctx)
+	c := &call{RequestCtx: ctx, ctx: lock.WithTraceID(callCtx, traceID), traceID: traceID}
 	if err := a.dispatch(c); err != nil {
 		a.refuse(c, err)
 	}
 }
 
-// dispatch finds the call. Paths are matched as they were sent: an encoded or a doubled slash is another path, hence unknown.
+// dispatch finds the call. Paths are matched as they were sent: an encoded or a doubled slash is another path, hence unknown. Only the id
+// or key within it is decoded, since some clients write a colon as %3A; no key holds a slash or a percent sign, so each has one meaning.
 func (a *API) dispatch(c *call) error {
 	path, _, _ := strings.Cut(string(c.RequestURI()), "?")
-	method := string(c.Method())
-	for _, r := range a.routes() {
+	for _, r := range a.routes {
 		id, ok := r.match(path)
 		if !ok {
 			continue
 		}
-		run, ok := r.methods[method]
-		if !ok {
+		i := slices.IndexFunc(r.calls, func(n named) bool { return n.method == string(c.Method()) })
+		if i < 0 {
 			return methodNotAllowed(c, r)
 		}
-		c.id = id
-		if method != fasthttp.MethodGet {
-			c.owner = string(c.Request.Header.Peek(lockapi.HeaderOwner))
-			if err := lock.ValidOwner(lockapi.HeaderOwner, c.owner); err != nil {
+		c.SetUserValue(callName, r.calls[i].name)
+		decoded, err := url.PathUnescape(id)
+		if err != nil {
+			return fmt.Errorf("%w: path: percent-encoding isn't valid", lock.ErrInvalid)
+		}
+		c.id = decoded
+		if r.calls[i].method != fasthttp.MethodGet {
+			if err := c.readOwner(); err != nil {
 				return err
 			}
 		}
-		return run(c)
+		return r.calls[i].run(c)
 	}
 	return httperr.New(404, lockapi.CodeNotFound, "no such call")
+}
+
+// readOwner reads who is writing. Two owners would be nobody.
+func (c *call) readOwner() error {
+	values := c.Request.Header.PeekAll(lockapi.HeaderOwner)
+	if len(values) > 1 {
+		return fmt.Errorf("%w: %s: stands %d times, want once", lock.ErrInvalid, lockapi.HeaderOwner, len(values))
+	}
+	if len(values) == 1 {
+		c.owner = string(values[0]) // a copy: fasthttp reuses its buffers
+	}
+	return lock.ValidOwner(lockapi.HeaderOwner, c.owner)
 }
 
 func (r route) match(path string) (id string, ok bool) {
@@ -153,8 +188,10 @@ func (r route) match(path string) (id string, ok bool) {
 }
 
 func methodNotAllowed(c *call, r route) error {
-	for method := range r.methods {
-		c.Response.Header.Add("Allow", method)
+	methods := make([]string, len(r.calls))
+	for i, n := range r.calls {
+		methods[i] = n.method
 	}
+	c.Response.Header.Set("Allow", strings.Join(methods, ", "))
 	return httperr.New(405, lockapi.CodeMethodNotAllowed, "this path doesn't have the method %.16q", c.Method())
 }

@@ -34,6 +34,10 @@ const (
 	CodeBackendUnavailable = "BACKEND_UNAVAILABLE" // 503
 )
 
+// OutcomeUnknown is the value of details.outcome in an answer BACKEND_UNAVAILABLE when the change may or may not have happened. Without it
+// nothing has happened.
+const OutcomeUnknown = "unknown"
+
 // Time is an instant in the contract's format.
 type Time struct{ time.Time }
 

@@ -30,11 +30,11 @@ type Client struct {
 }
 
 // New returns a client for the lockd at base (such as http://127.0.0.1:7400) that acts as owner, 1 to 64 characters.
-// The HTTP client's time limit bounds each call; nil means one with 10 s.
+// The HTTP client's time limit bounds each call; nil means one with 10 s. Redirects aren't followed, whatever the client says: lockd sends none.
 func New(base, owner string, httpClient *http.Client) (*Client, error) {
 	parsed, err := url.Parse(base)
-	if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
-		return nil, fmt.Errorf("lockd's address %q: want a URL such as http://127.0.0.1:7400", base)
+	if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.RawQuery != "" || parsed.Fragment != "" {
+		return nil, errors.New("lockd's address: want a URL such as http://127.0.0.1:7400") // not quoted: it may hold a password
 	}
 	if err := lock.ValidOwner("owner", owner); err != nil {
 		return nil, err
@@ -42,162 +42,161 @@ func New(base, owner string, httpClient *http.Client) (*Client, error) {
 	if httpClient == nil {
 		httpClient = &http.Client{Timeout: 10 * time.Second}
 	}
-	return &Client{base: strings.TrimSuffix(base, "/"), owner: owner, http: httpClient}, nil
+	own := *httpClient
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{base: strings.TrimSuffix(base, "/"), owner: owner, http: &own}, nil
 }
 
-// Refusal is an answer of lockd that isn't success. errors.Is finds the domain's error behind it, such as
-// lock.ErrLockLost. A call that got no answer gives another error, never a Refusal: not knowing
-// whether a lock is lost isn't the same as having lost it.
-type Refusal struct {
-	Status   int
-	Envelope lockapi.Error
-}
-
-// Error gives code and message.
-func (r *Refusal) Error() string {
-	return fmt.Sprintf("lockd: %s: %s", r.Envelope.Code, r.Envelope.Message)
-}
-
-// Unwrap returns the domain's error for the code, or nil.
-func (r *Refusal) Unwrap() error {
-	switch r.Envelope.Code {
-	case lockapi.CodeLockLost:
-		return lock.ErrLockLost
-	case lockapi.CodeSessionUnknown:
-		return lock.ErrSessionUnknown
-	case lockapi.CodeSessionExpired:
-		return lock.ErrSessionExpired
-	case lockapi.CodeLockContended:
-		return ErrContended
-	case lockapi.CodeLockNotHeld:
-		return lock.ErrNotHeld
-	case lockapi.CodeTokenMismatch:
-		return lock.ErrTokenMismatch
-	case lockapi.CodeBackendUnavailable:
-		return lock.ErrUnavailable
-	case lockapi.CodeInvalidToken:
-		return lock.ErrInvalidToken
-	case lockapi.CodeValidationFailed:
-		return lock.ErrInvalid
-	}
-	return nil
-}
-
-// ErrContended means that another session holds the lock.
-var ErrContended = errors.New("lock is held by another session")
-
-// OpenSession opens a session (L1).
+// OpenSession opens a session (L1) that lasts ttl without a heartbeat, 1 s to 60 s; 0 means the server's default.
 func (c *Client) OpenSession(ctx context.Context, ttl time.Duration) (lockapi.Session, error) {
 	var session lockapi.Session
-	err := c.call(ctx, http.MethodPost, "/v1/sessions", 0, lockapi.OpenSessionRequest{OwnerID: c.owner, TTLMillis: millis(ttl)}, &session)
+	err := c.call(ctx, request{
+		method: http.MethodPost, path: "/v1/sessions", status: http.StatusCreated,
+		body: lockapi.OpenSessionRequest{OwnerID: c.owner, TTLMillis: millis(ttl)},
+	}, &session)
+	if err == nil && session.SessionID == "" {
+		err = fmt.Errorf("open session: %w: no session id", ErrNoAnswer)
+	}
 	return session, err
 }
 
-// Heartbeat keeps a session alive (L2).
+// Heartbeat keeps a session alive (L2). It returns lock.ErrSessionUnknown or lock.ErrSessionExpired when the session is over.
 func (c *Client) Heartbeat(ctx context.Context, sessionID string) (lockapi.Heartbeat, error) {
 	var heartbeat lockapi.Heartbeat
-	err := c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(sessionID)+"/heartbeat", 0, nil, &heartbeat)
+	err := c.call(ctx, request{method: http.MethodPost, path: sessionPath(sessionID) + "/heartbeat", status: http.StatusOK}, &heartbeat)
 	return heartbeat, err
 }
 
-// CloseSession ends a session and releases its grants (L3).
+// CloseSession ends a session and releases its grants (L3). It returns lock.ErrSessionUnknown when there is none.
 func (c *Client) CloseSession(ctx context.Context, sessionID string) error {
-	return c.call(ctx, http.MethodDelete, "/v1/sessions/"+url.PathEscape(sessionID), 0, nil, nil)
+	return c.call(ctx, request{method: http.MethodDelete, path: sessionPath(sessionID), status: http.StatusNoContent}, nil)
 }
 
-// Acquire tries once to get the key (L4). ErrContended means that another session has it.
+// Acquire tries once to get the key (L4) for ttl, 100 ms to 300 s; 0 means the server's default. It returns ErrContended when another session
+// has it, and lock.ErrSessionUnknown or lock.ErrSessionExpired. After an error that leaves the outcome open, the same call again is
+// safe: it ends with a newer token.
 func (c *Client) Acquire(ctx context.Context, key, sessionID string, ttl time.Duration) (lockapi.LockGrant, error) {
-	var grant lockapi.LockGrant
-	err := c.call(ctx, http.MethodPost, lockPath(key)+"/acquire", 0, lockapi.AcquireRequest{SessionID: sessionID, TTLMillis: millis(ttl)}, &grant)
-	return grant, err
+	return c.grant(ctx, "acquire", key, 0, lockapi.AcquireRequest{SessionID: sessionID, TTLMillis: millis(ttl)})
 }
 
-// Renew prolongs a grant (L5). lock.ErrLockLost means that lockd has said so.
+// Renew prolongs a grant (L5): it lasts ttl from now on, 100 ms to 300 s; 0 means the server's default. It returns lock.ErrLockLost only when lockd
+// has said so.
 func (c *Client) Renew(ctx context.Context, key string, token lock.Token, ttl time.Duration) (lockapi.LockGrant, error) {
-	var grant lockapi.LockGrant
-	err := c.call(ctx, http.MethodPost, lockPath(key)+"/renew", token, lockapi.RenewRequest{TTLMillis: millis(ttl)}, &grant)
-	return grant, err
+	return c.grant(ctx, "renew", key, token, lockapi.RenewRequest{TTLMillis: millis(ttl)})
 }
 
-// Release gives a grant back (L6).
+// grant sends a request whose answer is a grant, and believes only one that can be meant: for this key, with a
+// token that stands in body and header alike, and unchanged by a renewal.
+func (c *Client) grant(ctx context.Context, call, key string, token lock.Token, body any) (lockapi.LockGrant, error) {
+	var grant lockapi.LockGrant
+	var header http.Header
+	err := c.call(ctx, request{
+		method: http.MethodPost, path: lockPath(key) + "/" + call, status: http.StatusOK, token: token, body: body, header: &header,
+	}, &grant)
+	if err != nil {
+		return lockapi.LockGrant{}, err
+	}
+	said, err := lock.ParseToken(header.Get(lockapi.HeaderToken))
+	if err != nil || int64(said) != grant.FencingToken || grant.Key != key || (token != 0 && said != token) {
+		return lockapi.LockGrant{}, fmt.Errorf("%s %s: %w: the grant doesn't fit the request", call, key, ErrNoAnswer)
+	}
+	return grant, nil
+}
+
+// Release gives a grant back (L6). One that is no longer ours is success, with Stale true.
 func (c *Client) Release(ctx context.Context, key string, token lock.Token) (lockapi.ReleaseResult, error) {
 	var result lockapi.ReleaseResult
-	err := c.call(ctx, http.MethodDelete, lockPath(key), token, nil, &result)
+	err := c.call(ctx, request{method: http.MethodDelete, path: lockPath(key), status: http.StatusOK, token: token}, &result)
 	return result, err
 }
 
 // Inspect says who holds the key (L7). It is advisory: never a basis for acting.
 func (c *Client) Inspect(ctx context.Context, key string) (lockapi.LockInfo, error) {
 	var info lockapi.LockInfo
-	err := c.call(ctx, http.MethodGet, lockPath(key), 0, nil, &info)
+	err := c.call(ctx, request{method: http.MethodGet, path: lockPath(key), status: http.StatusOK}, &info)
 	return info, err
 }
 
-// Revoke ends the holder's grant on an operator's word (L8).
-func (c *Client) Revoke(ctx context.Context, key string, request lockapi.RevokeRequest) (lockapi.Revocation, error) {
+// Revoke ends the holder's grant on an operator's word (L8). It returns lock.ErrNotHeld or lock.ErrTokenMismatch. After an error that leaves
+// the outcome open, Inspect before sending it again: it might end the next holder's grant.
+func (c *Client) Revoke(ctx context.Context, key string, body lockapi.RevokeRequest) (lockapi.Revocation, error) {
 	var result lockapi.Revocation
-	err := c.call(ctx, http.MethodPost, lockPath(key)+"/revoke", 0, request, &result)
+	err := c.call(ctx, request{method: http.MethodPost, path: lockPath(key) + "/revoke", status: http.StatusOK, body: body}, &result)
 	return result, err
 }
 
-func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
+func sessionPath(id string) string { return "/v1/sessions/" + url.PathEscape(id) }
+func lockPath(key string) string   { return "/v1/locks/" + url.PathEscape(key) }
 
+// millis is nil, hence left out, for 0.
 func millis(d time.Duration) *int64 {
+	if d == 0 {
+		return nil
+	}
 	n := d.Milliseconds()
 	return &n
 }
 
+// request is one call of the contract.
+type request struct {
+	method, path string
+	status       int // of success
+	token        lock.Token
+	body         any
+	header       *http.Header // where the answer's headers go, if anywhere
+}
+
 // call sends one request, once, and reads its answer.
-func (c *Client) call(ctx context.Context, method, path string, token lock.Token, body, into any) error {
-	doing := method + " " + path
-	request, err := c.newRequest(ctx, method, path, token, body)
+func (c *Client) call(ctx context.Context, r request, into any) error {
+	doing := r.method + " " + r.path
+	sent, err := c.build(ctx, r)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	response, err := c.http.Do(request)
+	response, err := c.http.Do(sent)
 	if err != nil {
-		return fmt.Errorf("%s: no answer: %w", doing, err)
+		return fmt.Errorf("%s: %w: %w", doing, ErrNoAnswer, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("%s: answer cut off: %w", doing, err)
-	}
-	if response.StatusCode >= http.StatusBadRequest {
-		refusal := &Refusal{Status: response.StatusCode}
-		if err := json.Unmarshal(answer, &refusal.Envelope); err != nil || refusal.Envelope.Code == "" {
-			return fmt.Errorf("%s: status %d without an error envelope: is this lockd?", doing, response.StatusCode)
-		}
-		return refusal
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w: cut off: %w", doing, ErrNoAnswer, err)
+	case len(answer) > maxAnswer:
+		return fmt.Errorf("%s: %w: more than %d bytes", doing, ErrNoAnswer, maxAnswer)
+	case response.StatusCode != r.status:
+		return refused(doing, response.StatusCode, answer)
+	case r.header != nil:
+		*r.header = response.Header
 	}
 	if into == nil {
 		return nil
 	}
 	if err := json.Unmarshal(answer, into); err != nil {
-		return fmt.Errorf("%s: unreadable answer: %w", doing, err)
+		return fmt.Errorf("%s: %w: unreadable: %w", doing, ErrNoAnswer, err)
 	}
 	return nil
 }
 
-func (c *Client) newRequest(ctx context.Context, method, path string, token lock.Token, body any) (*http.Request, error) {
+func (c *Client) build(ctx context.Context, r request) (*http.Request, error) {
 	var content io.Reader
-	if body != nil {
-		encoded, err := json.Marshal(body)
+	if r.body != nil {
+		encoded, err := json.Marshal(r.body)
 		if err != nil {
 			return nil, err
 		}
 		content = bytes.NewReader(encoded)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, c.base+path, content)
+	built, err := http.NewRequestWithContext(ctx, r.method, c.base+r.path, content)
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set(lockapi.HeaderOwner, c.owner)
-	if body != nil {
-		request.Header.Set("Content-Type", "application/json")
+	built.Header.Set(lockapi.HeaderOwner, c.owner)
+	if r.body != nil {
+		built.Header.Set("Content-Type", "application/json")
 	}
-	if token != 0 {
-		request.Header.Set(lockapi.HeaderToken, token.String())
+	if r.token != 0 {
+		built.Header.Set(lockapi.HeaderToken, r.token.String())
 	}
-	return request, nil
+	return built, nil
 }

@@ -1,0 +1,177 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"github.com/valyala/fasthttp/fasthttputil"
+	"go.uber.org/goleak"
+
+	"fenceline/lockd/httpapi"
+	"fenceline/lockd/lock"
+	"fenceline/lockd/lockapi"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, // fasthttp's own clocks end a while after their servers
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
+}
+
+// fakeStore answers as it is told; what a real one does is tested with a real one.
+type fakeStore struct {
+	err   error
+	grant lock.Grant
+	slow  time.Duration
+	panic bool
+}
+
+func (f *fakeStore) answer(ctx context.Context) error {
+	if f.panic {
+		panic("a defect") //nolint:forbidigo // what is tested
+	}
+	if f.slow > 0 {
+		timer := time.NewTimer(f.slow)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return f.err
+}
+
+func (f *fakeStore) OpenSession(ctx context.Context, owner string, ttl time.Duration) (lock.Session, error) {
+	return lock.Session{ID: uuid.New(), OwnerID: owner, TTL: ttl}, f.answer(ctx)
+}
+
+func (f *fakeStore) Heartbeat(ctx context.Context, id uuid.UUID) (lock.Session, int, time.Time, error) {
+	return lock.Session{ID: id}, 2, time.Now(), f.answer(ctx)
+}
+func (f *fakeStore) CloseSession(ctx context.Context, _ uuid.UUID) error { return f.answer(ctx) }
+
+func (f *fakeStore) Insert(ctx context.Context, key, owner string, session uuid.UUID, ttl time.Duration) (lock.Acquired, error) {
+	grant := lock.Grant{Key: key, OwnerID: owner, SessionID: session, TTL: ttl, Token: 7}
+	return lock.Acquired{Granted: true, Grant: grant}, f.answer(ctx)
+}
+
+func (f *fakeStore) Extend(ctx context.Context, key string, token lock.Token, ttl time.Duration) (lock.Grant, error) {
+	return lock.Grant{Key: key, Token: token, TTL: ttl}, f.answer(ctx)
+}
+
+func (f *fakeStore) Delete(ctx context.Context, _ string, _ lock.Token) (lock.Released, error) {
+	return lock.Released{}, f.answer(ctx)
+}
+
+func (f *fakeStore) Read(ctx context.Context, key string) (lock.Grant, bool, error) {
+	return lock.Grant{Key: key}, false, f.answer(ctx)
+}
+
+func (f *fakeStore) Revoke(ctx context.Context, r lock.RevokeRequest) (lock.Revocation, error) {
+	return lock.Revocation{ID: 1, RevokedToken: 7, NewTokenFloor: 8, PreviousOwner: r.Key}, f.answer(ctx)
+}
+
+func (f *fakeStore) Reap(ctx context.Context, _ int) ([]lock.Expired, bool, error) {
+	return nil, false, f.answer(ctx)
+}
+func (f *fakeStore) CountHeld(ctx context.Context) (int64, error) { return 0, f.answer(ctx) }
+
+type noRecorder struct{}
+
+func (noRecorder) Acquired(string, time.Duration) {}
+func (noRecorder) LeasesExpired(int)              {}
+func (noRecorder) Held(int64)                     {}
+
+// server is the API over a fake store, reachable in memory.
+type server struct {
+	client   *http.Client
+	listener *fasthttputil.InmemoryListener
+	registry *prometheus.Registry
+	log      *bytes.Buffer // read it after a call has been answered
+}
+
+func serve(t *testing.T, store lock.Store) *server {
+	t.Helper()
+	s := &server{listener: fasthttputil.NewInmemoryListener(), registry: prometheus.NewRegistry(), log: &bytes.Buffer{}}
+	logger := hclog.New(&hclog.LoggerOptions{Output: s.log, JSONFormat: true})
+	api := httpapi.NewServer(lock.NewService(store, "fake", logger, noRecorder{}), logger, s.registry)
+	done := make(chan error, 1)
+	go func() { done <- api.Serve(s.listener) }()
+	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return s.listener.Dial() }}
+	s.client = &http.Client{Transport: transport}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		require.NoError(t, api.Shutdown())
+		require.NoError(t, <-done)
+	})
+	return s
+}
+
+// answer is what came back.
+type answer struct {
+	status   int
+	header   http.Header
+	body     string
+	envelope lockapi.Error
+}
+
+func (s *server) send(t *testing.T, method, path, body string, headers ...string) answer {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, "http://lockd"+path, strings.NewReader(body))
+	require.NoError(t, err)
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Add(headers[i], headers[i+1])
+	}
+	response, err := s.client.Do(request)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	data, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	got := answer{status: response.StatusCode, header: response.Header, body: string(data)}
+	if response.StatusCode >= 400 && method != http.MethodHead {
+		require.Equal(t, "application/json; charset=utf-8", response.Header.Get("Content-Type"))
+		require.NoError(t, json.Unmarshal(data, &got.envelope), "%s", data)
+		require.NotEmpty(t, got.envelope.Message)
+		require.Len(t, got.envelope.TraceID, 32)
+	}
+	return got
+}
+
+const sessionID = "0b7e9a52-6a0e-4c0c-9a3a-6d8d6a2f0a11"
+
+// request is one well-formed call of the contract.
+type request struct {
+	method, path, body string
+	status             int // when all is well
+}
+
+// contract are the calls L1 to L8, each well-formed.
+func contract() map[string]request {
+	return map[string]request{
+		"open_session":  {"POST", "/v1/sessions", `{"ownerId":"w"}`, 201},
+		"heartbeat":     {"POST", "/v1/sessions/" + sessionID + "/heartbeat", "", 200},
+		"close_session": {"DELETE", "/v1/sessions/" + sessionID, "", 204},
+		"acquire":       {"POST", "/v1/locks/k/acquire", `{"sessionId":"` + sessionID + `"}`, 200},
+		"renew":         {"POST", "/v1/locks/k/renew", "", 200},
+		"release":       {"DELETE", "/v1/locks/k", "", 200},
+		"inspect":       {"GET", "/v1/locks/k", "", 200},
+		"revoke":        {"POST", "/v1/locks/k/revoke", `{"operator":"op","reason":"it is stuck"}`, 200},
+	}
+}
+
+func (s *server) call(t *testing.T, r request) answer {
+	t.Helper()
+	return s.send(t, r.method, r.path, r.body, "X-Owner-Id", "w", "X-Fencing-Token", "7")
+}
