@@ -189,7 +189,8 @@ func TestSilentTransactionIsEndedAndItsLocksAreFree(t *testing.T) {
 		if _, err := tx.Exec(ctx, "UPDATE t SET n = 2"); err != nil {
 			return err
 		}
-		return exec(t, other, "UPDATE t SET n = 3") // waits for the row until the silent transaction is ended
+		_, err := other.Exec(ctx, "UPDATE t SET n = 3") // waits for the row until the silent transaction is ended
+		return err
 	})
 	require.ErrorIs(t, err, postgres.ErrTimeout)
 	require.NotErrorIs(t, err, postgres.ErrOutcomeUnknown)
