@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
 	"fenceline/internal/daemon"
@@ -156,8 +156,11 @@ func closing(c io.Closer) func(context.Context) error {
 // checkBind refuses an address that others can reach, since this version asks nobody who they are.
 func (a *App) checkBind(address string) error {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil || a.config.AllowAnyHost || host == "localhost" {
-		return nil //nolint:nilerr // a unix socket, or something that Listen refuses with a better text
+	switch {
+	case a.config.AllowAnyHost, strings.HasPrefix(address, "unix:"), host == "localhost":
+		return nil
+	case err != nil:
+		return nil //nolint:nilerr // Listen refuses it with a better text
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
 		return nil
@@ -165,36 +168,3 @@ func (a *App) checkBind(address string) error {
 	return fmt.Errorf("listen on %s: anybody who reaches this address could take and revoke locks, since lockd doesn't ask who calls; "+
 		"bind to loopback or a unix socket, or say --allow-any-host if something else keeps strangers out", address)
 }
-
-// backend is this store's name in metrics and logs.
-const backend = "pg"
-
-// metrics implements lock.Recorder.
-type metrics struct {
-	acquire *prometheus.HistogramVec
-	expired prometheus.Counter
-	held    prometheus.Gauge
-}
-
-func newMetrics(registry prometheus.Registerer) *metrics {
-	labels := prometheus.Labels{"backend": backend}
-	m := &metrics{
-		acquire: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lock_acquire_seconds", Help: "Time of one acquire at the store.", Buckets: daemon.LatencyBuckets(), ConstLabels: labels,
-		}, []string{"outcome"}),
-		expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "lock_lease_expired_total", Help: "Grants that ended by their time.", ConstLabels: labels}),
-		held:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "lock_held_current", Help: "Live grants.", ConstLabels: labels}),
-	}
-	waiters := prometheus.NewGauge(prometheus.GaugeOpts{Name: "lock_waiters_current", Help: "Clients that wait for a lock.", ConstLabels: labels})
-	registry.MustRegister(m.acquire, m.expired, m.held, waiters)
-	for _, outcome := range []string{"granted", "contended", "error"} {
-		m.acquire.WithLabelValues(outcome) // every series is there from the start
-	}
-	return m
-}
-
-func (m *metrics) Acquired(outcome string, took time.Duration) {
-	m.acquire.WithLabelValues(outcome).Observe(took.Seconds())
-}
-func (m *metrics) LeasesExpired(n int) { m.expired.Add(float64(n)) }
-func (m *metrics) Held(n int64)        { m.held.Set(float64(n)) }

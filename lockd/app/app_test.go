@@ -1,13 +1,10 @@
 package app_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fenceline/internal/pgserver/pgtest"
-	"fenceline/internal/process"
 	"fenceline/lockd/app"
 	"fenceline/lockd/lock"
 	"fenceline/lockd/lockapi"
@@ -32,8 +28,7 @@ func start(t *testing.T, config app.Config) (base, adminBase string) {
 	t.Helper()
 	config.Listen, config.AdminListen = "127.0.0.1:0", "127.0.0.1:0"
 	config.StoreTimeout, config.StartupTimeout = time.Second, time.Second
-	log := &bytes.Buffer{}
-	a := app.New(config, hclog.New(&hclog.LoggerOptions{Output: log, JSONFormat: true, Mutex: nil}))
+	a := app.New(config, hclog.NewNullLogger())
 	require.NoError(t, a.Start(t.Context()))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -199,130 +194,4 @@ func TestBadInputIsRefusedWithItsName(t *testing.T) {
 			require.Contains(t, envelope.Message, c.says)
 		})
 	}
-}
-
-func TestMetricsAreThereFromTheStart(t *testing.T) {
-	t.Parallel()
-	_, adminBase := onDatabase(t)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, adminBase+"/metrics", nil)
-	require.NoError(t, err)
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, response.Body.Close()) }()
-	text, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	for _, series := range []string{
-		`lock_acquire_seconds_count{backend="pg",outcome="granted"} 0`, `lock_acquire_seconds_count{backend="pg",outcome="contended"} 0`,
-		`lock_acquire_seconds_count{backend="pg",outcome="error"} 0`, `lock_lease_expired_total{backend="pg"} 0`,
-		`lock_held_current{backend="pg"} 0`, `lock_waiters_current{backend="pg"} 0`, `db_pool_max_connections{pool="lockdb"}`,
-	} {
-		require.Contains(t, string(text), series)
-	}
-}
-
-func TestAddressThatOthersReachMustBeAskedForInWords(t *testing.T) {
-	t.Parallel()
-	a := app.New(app.Config{Listen: "0.0.0.0:0", AdminListen: "127.0.0.1:0", DatabaseURL: "postgres://x@127.0.0.1:1/x"}, hclog.NewNullLogger())
-	require.ErrorContains(t, a.Start(t.Context()), "--allow-any-host")
-}
-
-func TestPortInUseAndWrongDatabaseKeepLockdFromStarting(t *testing.T) {
-	t.Parallel()
-	taken, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, taken.Close()) })
-	owner := pgtest.Database(t, migrations.LockDB())
-	stop := func(a *app.App) {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		require.NoError(t, a.Stop(ctx))
-	}
-	a := app.New(app.Config{Listen: taken.Addr().String(), AdminListen: "127.0.0.1:0", StartupTimeout: time.Second, DatabaseURL: pgtest.Login(t, owner, "lockapp")}, hclog.NewNullLogger())
-	require.ErrorContains(t, a.Start(t.Context()), "the port is in use")
-	stop(a)
-
-	other := app.New(app.Config{Listen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", StartupTimeout: 5 * time.Second, DatabaseURL: pgtest.Database(t, migrations.PayDB())}, hclog.NewNullLogger())
-	require.ErrorContains(t, other.Start(t.Context()), `contract is "paydb", want "lockdb"`)
-	stop(other)
-
-	empty := app.New(app.Config{Listen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", StartupTimeout: 5 * time.Second, DatabaseURL: pgtest.Database(t)}, hclog.NewNullLogger())
-	require.ErrorContains(t, empty.Start(t.Context()), "run the migrations")
-	stop(empty)
-}
-
-// The same fault seen by a real process with a real server that goes and comes: LOCK_LOST is never said for it.
-func TestProcessSurvivesADatabaseThatIsDownAtTheStartAndLater(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	server := pgtest.Server(t, nil)
-	url := pgtest.Login(t, pgtest.DatabaseOn(t, server, migrations.LockDB()), "lockapp")
-	require.NoError(t, server.Crash(ctx))
-
-	p := process.StartForTest(t, "fenceline/lockd", []string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--startup-timeout", "500ms", "--store-timeout", "1s"}, "LOCKD_DATABASE_URL="+url)
-	address, err := p.Address(ctx, "api")
-	require.NoError(t, err)
-	adminAddress, err := p.Address(ctx, "admin")
-	require.NoError(t, err)
-	base := "http://" + address
-	ready := func() int {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+adminAddress+"/readyz", nil)
-		require.NoError(t, err)
-		response, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		return response.StatusCode
-	}
-	unavailable := func() {
-		status, envelope := send(t, "POST", base+"/v1/locks/k/renew", "", "X-Owner-Id", "w", "X-Fencing-Token", "5")
-		require.Equal(t, 503, status)
-		require.Equal(t, "BACKEND_UNAVAILABLE", envelope.Code, "a store that can't be asked is never LOCK_LOST")
-		require.True(t, envelope.RetrySafe)
-		require.Positive(t, envelope.RetryAfterMillis)
-		require.Equal(t, 503, ready())
-	}
-	unavailable()
-
-	require.NoError(t, server.Restart(ctx))
-	c := client(t, base, "w")
-	var grant lockapi.LockGrant
-	require.Eventually(t, func() bool {
-		session, err := c.OpenSession(ctx, 30*time.Second)
-		if err == nil {
-			grant, err = c.Acquire(ctx, "k", session.SessionID, 30*time.Second)
-		}
-		return err == nil
-	}, 20*time.Second, 20*time.Millisecond, "it recovers without a restart")
-	require.Equal(t, 200, ready())
-
-	require.NoError(t, server.Crash(ctx))
-	unavailable()
-	require.NoError(t, server.Restart(ctx))
-	require.Eventually(t, func() bool {
-		_, err := c.Renew(ctx, "k", lock.Token(grant.FencingToken), 30*time.Second)
-		require.NotErrorIs(t, err, lock.ErrLockLost, "the grant was durable")
-		return err == nil
-	}, 20*time.Second, 20*time.Millisecond)
-
-	require.NoError(t, p.Stop(ctx))
-	require.Zero(t, p.ExitCode())
-	text, err := os.ReadFile(p.LogFile())
-	require.NoError(t, err)
-	require.NotContains(t, string(text), strings.Split(strings.Split(url, ":")[2], "@")[0], "the password is in no log line")
-	granted := p.Events("lock_granted")
-	require.NotEmpty(t, granted)
-	for _, field := range []string{"lockKey", "token", "backend", "leaseMillis", "waitMillis", "ownerId", "service", "@timestamp"} {
-		require.Contains(t, granted[0], field)
-	}
-}
-
-func TestMissingDatabaseURLIsNamed(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	p := process.StartForTest(t, "fenceline/lockd", []string{"serve"})
-	code, err := p.Wait(ctx)
-	require.NoError(t, err)
-	require.NotZero(t, code)
-	require.Contains(t, p.Tail(), "--database-url")
 }

@@ -163,6 +163,8 @@ func TestBoundsAreNamed(t *testing.T) {
 		require.Equal(t, 400, got.status, body)
 		require.Contains(t, got.envelope.Message, says)
 	}
+	got := s.send(t, "POST", "/v1/locks/k/revoke", `{"operator":"","reason":"short"}`, "X-Owner-Id", "w")
+	require.Equal(t, "operator: missing or empty; want 1 to 64 characters; reason: want 8 to 1024 characters, not 5", got.envelope.Message)
 	for millis, status := range map[int]int{99: 400, 100: 200, 300_000: 200, 300_001: 400} {
 		got := s.send(t, "POST", "/v1/locks/k/renew", fmt.Sprintf(`{"ttlMillis":%d}`, millis), "X-Owner-Id", "w", "X-Fencing-Token", "7")
 		require.Equal(t, status, got.status, millis)

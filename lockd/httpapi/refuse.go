@@ -61,11 +61,11 @@ func (a *API) fault(c *call, err error) *httperr.Error {
 	return httperr.New(500, lockapi.CodeInternal, "a defect of this deployment; the log of lockd has the details under this trace id")
 }
 
-// reason is the error's text from the sentinel's own words on, without them.
+// reason is the error's text from the sentinel's own words on, without them; several faults at once stand in one line.
 func reason(err, sentinel error) string {
 	_, after, found := strings.Cut(err.Error(), sentinel.Error()+": ")
 	if !found {
 		return err.Error()
 	}
-	return after
+	return strings.ReplaceAll(after, "\n"+sentinel.Error()+": ", "; ")
 }
