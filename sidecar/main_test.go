@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -300,6 +301,8 @@ func TestTerminationFinishesWhatIsUnderWay(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "done")
 	})
+	finish := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(finish) // before the resource is closed, which waits for its handlers
 	s.eventually(t, "ready", func() bool { return s.ready(t) })
 	type answer struct {
 		status int
@@ -324,7 +327,7 @@ func TestTerminationFinishesWhatIsUnderWay(t *testing.T) {
 		status, _ := ask(t, http.MethodGet, "http://"+s.api+"/any", "")
 		return status == 0
 	})
-	close(release)
+	finish()
 	require.Equal(t, answer{http.StatusOK, "done"}, <-underWay)
 	require.NoError(t, <-stopped)
 	require.Equal(t, 0, s.ExitCode(), s.Tail())
