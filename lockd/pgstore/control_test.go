@@ -30,7 +30,7 @@ func TestMatrixFindsEveryBrokenRule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 110*time.Second)
 			defer cancel()
 			store, _ := open(t, broken.breaks)
 			require.ErrorContains(t, scenario(t, broken.scenario).Run(ctx, store), broken.finding)

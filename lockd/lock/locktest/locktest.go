@@ -63,8 +63,11 @@ type client struct {
 	session lock.Session
 }
 
-func newClient(ctx context.Context, s Store) (*client, error) {
-	session, err := s.OpenSession(ctx, "owner-"+uuid.NewString()[:8], longTTL)
+func newClient(ctx context.Context, s Store) (*client, error) { return newClientFor(ctx, s, longTTL) }
+
+// newClientFor opens a session that lives for ttl; none of the scenarios sends heartbeats to keep one alive.
+func newClientFor(ctx context.Context, s Store, ttl time.Duration) (*client, error) {
+	session, err := s.OpenSession(ctx, "owner-"+uuid.NewString()[:8], ttl)
 	if err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}

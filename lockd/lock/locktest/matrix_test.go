@@ -44,7 +44,7 @@ func TestMatrix(t *testing.T) {
 		for _, scenario := range locktest.Scenarios() {
 			t.Run(backend+"/"+scenario.Name, func(t *testing.T) {
 				t.Parallel()
-				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 110*time.Second)
 				defer cancel()
 				require.NoError(t, scenario.Run(ctx, open(t)))
 			})
