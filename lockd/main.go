@@ -25,7 +25,8 @@ Example:
   lockd serve            # as a login with the role lockapp
   curl -s http://127.0.0.1:7400/v1/locks/payout:42
 
-Every flag has an environment variable; configs/lockd.env lists them with their defaults.`
+Every flag has an environment variable; configs/lockd.env lists them with their defaults.
+Exit codes: 0 done, 1 failed (migrate --check: something is pending), 80 wrong usage.`
 
 // cli is the command line.
 type cli struct {

@@ -31,14 +31,13 @@ func TestMain(m *testing.M) {
 
 // fakeStore answers as it is told; what a real one does is tested with a real one.
 type fakeStore struct {
-	err   error
-	grant lock.Grant
-	slow  time.Duration
-	panic bool
+	err    error
+	slow   time.Duration
+	broken bool
 }
 
 func (f *fakeStore) answer(ctx context.Context) error {
-	if f.panic {
+	if f.broken {
 		panic("a defect") //nolint:forbidigo // what is tested
 	}
 	if f.slow > 0 {

@@ -188,14 +188,14 @@ func TestWrongMethodNamesTheRightOnes(t *testing.T) {
 
 func TestPanicOfOneRequestIsItsOwn(t *testing.T) {
 	t.Parallel()
-	store := &fakeStore{panic: true}
+	store := &fakeStore{broken: true}
 	s := serve(t, store)
 	got := s.call(t, contract()["acquire"])
 	require.Equal(t, 500, got.status)
 	require.Equal(t, lockapi.CodeInternal, got.envelope.Code)
 	require.NotContains(t, got.body, "a defect")
 	require.Contains(t, s.log.String(), "handler_panic")
-	store.panic = false
+	store.broken = false
 	require.Equal(t, 200, s.call(t, contract()["acquire"]).status)
 }
 
@@ -231,7 +231,7 @@ func TestRequestsAreCountedByCall(t *testing.T) {
 	for _, r := range contract() {
 		s.call(t, r)
 	}
-	store.panic = true
+	store.broken = true
 	s.call(t, contract()["acquire"])
 	s.send(t, "GET", "/nowhere", "")
 	require.Equal(t, before, count(), "every series was there from the start")

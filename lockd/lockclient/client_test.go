@@ -86,11 +86,13 @@ func TestMissingAnswerIsNoDecision(t *testing.T) {
 			w.WriteHeader(409)
 			_, _ = io.WriteString(w, `{"code":"LOCK_LOST"`)
 		}),
-		"too large":           against(t, says(409, `{"code":"LOCK_LOST","message":"`+strings.Repeat("x", 65<<10)+`"}`)),
-		"a proxy's error":     against(t, says(502, "<html>Bad Gateway</html>")),
-		"JSON of another":     against(t, says(409, `{"error":"LOCK_LOST"}`)),
-		"success of another":  against(t, says(202, grant)),
-		"redirect to lockd":   against(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://"+r.Host+"/", http.StatusTemporaryRedirect) }),
+		"too large":          against(t, says(409, `{"code":"LOCK_LOST","message":"`+strings.Repeat("x", 65<<10)+`"}`)),
+		"a proxy's error":    against(t, says(502, "<html>Bad Gateway</html>")),
+		"JSON of another":    against(t, says(409, `{"error":"LOCK_LOST"}`)),
+		"success of another": against(t, says(202, grant)),
+		"redirect to lockd": against(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://"+r.Host+"/", http.StatusTemporaryRedirect)
+		}),
 		"envelope as success": against(t, says(302, `{"code":"LOCK_LOST","message":"m"}`)),
 	} {
 		for call, run := range calls() {
