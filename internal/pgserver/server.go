@@ -57,6 +57,10 @@ type Server struct {
 // Start finds or fetches the server programs, makes a fresh cluster and starts it. Commits are durable, as
 // everywhere: fsync stays on.
 func Start(ctx context.Context, opts Options) (*Server, error) {
+	return start(ctx, opts, freePort)
+}
+
+func start(ctx context.Context, opts Options, pickPort func() (int, error)) (*Server, error) {
 	if opts.Progress == nil {
 		opts.Progress = io.Discard
 	}
@@ -77,8 +81,10 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{name: opts.Name, bin: bin, home: home, password: rand.Text()}
-	if err := s.create(ctx, opts.Settings); err != nil {
-		return nil, fmt.Errorf("start PostgreSQL for %s: %w", opts.Name, errors.Join(err, s.Stop(context.WithoutCancel(ctx))))
+	if err := s.create(ctx, opts.Settings, pickPort); err != nil {
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+		defer cancel()
+		return nil, fmt.Errorf("start PostgreSQL for %s: %w", opts.Name, errors.Join(err, s.Stop(stopCtx)))
 	}
 	return s, nil
 }
@@ -97,13 +103,13 @@ func External(ctx context.Context, serverURL string) (*Server, error) {
 }
 
 // create makes the cluster and starts it, on another port when the chosen one was taken meanwhile.
-func (s *Server) create(ctx context.Context, settings map[string]string) error {
+func (s *Server) create(ctx context.Context, settings map[string]string, pickPort func() (int, error)) error {
 	if err := s.initialise(ctx); err != nil {
 		return err
 	}
 	var err error
 	for range portAttempts {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = pickPort(); err != nil {
 			return err
 		}
 		if err = s.configure(settings); err != nil {
@@ -180,20 +186,32 @@ func (s *Server) launch(ctx context.Context) error {
 func (s *Server) awaitConnections(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	// Whoever took our port may accept and say nothing: an attempt must not outlast the server that it is for.
+	go func() {
+		select {
+		case <-s.exited:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
 	for {
 		conn, err := pgx.Connect(ctx, s.URL("postgres"))
 		if err == nil {
 			return conn.Close(ctx)
 		}
-		timer := time.NewTimer(20 * time.Millisecond)
 		select {
 		case <-s.exited:
-			timer.Stop()
-			return fmt.Errorf("the server ended at once: %s", s.logTail())
 		case <-ctx.Done():
-			timer.Stop()
+		case <-ticker.C:
+			continue
+		}
+		select {
+		case <-s.exited: // also when that is what ended ctx
+			return fmt.Errorf("the server ended at once: %s", s.logTail())
+		default:
 			return fmt.Errorf("the server takes no connections: %w: %s", err, s.logTail())
-		case <-timer.C:
 		}
 	}
 }

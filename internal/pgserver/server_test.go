@@ -2,9 +2,9 @@ package pgserver
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"os"
-	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -23,6 +23,22 @@ func startServer(t *testing.T, opts Options) *Server {
 		require.NoError(t, s.Stop(ctx))
 	})
 	return s
+}
+
+// A test that needs an owner which is killed starts this binary again as one.
+const ownerVariable = "PGSERVER_TEST_OWNER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(ownerVariable) != "" {
+		s, err := Start(context.Background(), Options{Name: "owner"})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(s.Addr() + " " + s.home.dir) //nolint:forbidigo // the parent reads it
+		select {}
+	}
+	os.Exit(m.Run())
 }
 
 func count(t *testing.T, s *Server) (n int) {
@@ -80,52 +96,43 @@ func TestServersStartedAtOnceDoNotDisturbEachOther(t *testing.T) {
 	}
 }
 
-// What a killed owner leaves, a running server included, goes with the next start. A living owner's stays.
-func TestLeftoversOfADeadOwnerAreCleared(t *testing.T) {
-	t.Parallel()
-	alive := startServer(t, Options{Name: "alive"})
-	abandoned, err := Start(t.Context(), Options{Name: "abandoned"})
-	require.NoError(t, err)
-	require.NoError(t, abandoned.home.lock.Close()) // what the kernel does when the owner dies
-
-	startServer(t, Options{Name: "next"})
-	select {
-	case <-abandoned.exited:
-	case <-time.After(20 * time.Second):
-		require.Fail(t, "the abandoned server still runs")
-	}
-	_, err = os.Stat(abandoned.home.dir)
-	require.ErrorIs(t, err, os.ErrNotExist)
-	conn, err := pgx.Connect(t.Context(), alive.URL("postgres"))
-	require.NoError(t, err)
-	require.NoError(t, conn.Close(t.Context()))
-}
-
-// A number that outlived its process may be anybody's by now: nobody else is ever signalled.
-func TestLeftoverFileNeverPointsAtSomebodyElsesProcess(t *testing.T) {
-	t.Parallel()
-	s := startServer(t, Options{Name: "innocent"})
-	abandoned, err := Start(t.Context(), Options{Name: "rebooted"})
-	require.NoError(t, err)
-	require.NoError(t, abandoned.Crash(t.Context()))
-	// What a reboot leaves: the file, naming a process that is now another server.
-	pid := strconv.Itoa(s.cmd.Process.Pid)
-	require.NoError(t, abandoned.home.write(filepath.Join(abandoned.home.data(), "postmaster.pid"), pid+"\n"+abandoned.home.data()+"\n"))
-	require.NoError(t, abandoned.home.lock.Close())
-
-	startServer(t, Options{Name: "next"})
-	_, err = os.Stat(abandoned.home.dir)
-	require.ErrorIs(t, err, os.ErrNotExist)
-	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
-	require.NoError(t, err, "the innocent server runs on")
-	require.NoError(t, conn.Close(t.Context()))
-}
-
 func TestSettingsThatTheServerRefusesAreShown(t *testing.T) {
 	t.Parallel()
 	_, err := Start(t.Context(), Options{Name: "broken", Settings: map[string]string{"max_connections": "many"}})
 	require.ErrorContains(t, err, "broken")
 	require.ErrorContains(t, err, "max_connections")
+}
+
+func TestPortTakenBetweenChoiceAndStartIsReplaced(t *testing.T) {
+	t.Parallel()
+	taken, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	asked := 0
+	s, err := start(t.Context(), Options{Name: "port"}, func() (int, error) {
+		if asked++; asked == 1 {
+			return taken.Addr().(*net.TCPAddr).Port, nil
+		}
+		return freePort()
+	})
+	require.NoError(t, err)
+	require.Equal(t, 2, asked)
+	require.NotEqual(t, taken.Addr().String(), s.Addr())
+	require.NoError(t, s.Stop(t.Context()))
+	require.NoError(t, s.Stop(t.Context()), "a second stop does nothing")
+}
+
+// A password that isn't the server's own is refused, over the loopback interface too.
+func TestStrangersAreNotLetIn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, Options{Name: "strangers"})
+	for _, password := range []string{"", "postgres"} {
+		_, err := pgx.Connect(t.Context(), s.URLFor("postgres", superuser, password))
+		require.ErrorContains(t, err, "28P01", "%q", password)
+	}
+	info, err := os.Stat(s.home.dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 }
 
 func TestWrongMajorAndExternalURLAreRefusedClearly(t *testing.T) {
@@ -149,18 +156,4 @@ func TestExternalServerIsNeverStopped(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), external.URL("postgres"))
 	require.NoError(t, err)
 	require.NoError(t, conn.Close(t.Context()))
-}
-
-func TestArchiveCannotLeadOutsideItsFolder(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	archive := writeArchive(t, map[string]string{"../outside": "x"})
-	require.ErrorContains(t, unpack(archive, dir), "outside")
-	_, err := os.Stat(filepath.Join(filepath.Dir(dir), "outside"))
-	require.ErrorIs(t, err, os.ErrNotExist)
-
-	require.NoError(t, unpack(writeArchive(t, map[string]string{"package/native/bin/tool": "x"}), dir))
-	info, err := os.Stat(filepath.Join(dir, "package/native/bin/tool"))
-	require.NoError(t, err)
-	require.NotZero(t, info.Mode().Perm()&0o100, "programs can be run")
 }

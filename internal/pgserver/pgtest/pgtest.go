@@ -88,27 +88,28 @@ func DatabaseOn(t testing.TB, server *pgserver.Server, sets ...migrations.Set) s
 	template := ensureTemplate(t, admin, server, sets)
 	name := "test_" + strings.ToLower(rand.Text()[:12])
 	clone := fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", pgx.Identifier{name}.Sanitize(), pgx.Identifier{template}.Sanitize())
-	require.NoError(t, underLock(t.Context(), admin, func() error {
-		_, err := admin.Exec(t.Context(), clone)
-		return err
-	}))
-	t.Cleanup(func() { drop(server, name) })
+	// No lock: once a template has its name nobody connects to it, and the server itself waits a while for its own workers there.
+	_, err = admin.Exec(t.Context(), clone)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		execute(server.URL("postgres"), "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
+	})
 	return server.URL(name)
 }
 
-// drop is best effort: a crashed server has nothing left to drop.
-func drop(server *pgserver.Server, name string) {
+// execute tidies up as far as it can: a crashed server has nothing left to drop.
+func execute(url, sql string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	admin, err := pgx.Connect(ctx, server.URL("postgres"))
+	admin, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return
 	}
 	defer func() { _ = admin.Close(ctx) }()
-	_, _ = admin.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
+	_, _ = admin.Exec(ctx, sql)
 }
 
-// underLock runs fn while no other test binary makes or clones a template: a template that somebody is connected to can't be cloned.
+// underLock runs fn while no other test binary makes a template.
 func underLock(ctx context.Context, admin *pgx.Conn, fn func() error) error {
 	if _, err := admin.Exec(ctx, "SELECT pg_advisory_lock(hashtextextended('fenceline test templates', 0))"); err != nil {
 		return fmt.Errorf("lock templates: %w", err)
@@ -162,17 +163,25 @@ func migrate(ctx context.Context, databaseURL string, sets []migrations.Set) err
 	return nil
 }
 
-// Login makes a login role that is a member of the groups and returns the URL with which to connect to the database as it.
+// Login makes a login role that is a member of the groups and returns the URL with which to connect to the database as it. The
+// role is dropped when the test ends.
 func Login(t testing.TB, databaseURL string, groups ...string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
 	name, password := "test_"+strings.ToLower(rand.Text()[:12]), rand.Text()
-	_, err = conn.Exec(t.Context(), fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s' IN ROLE %s", name, password, strings.Join(groups, ", ")))
+	_, err = conn.Exec(t.Context(), fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", name, password))
 	require.NoError(t, err)
+	for _, group := range groups {
+		_, err = conn.Exec(t.Context(), fmt.Sprintf("GRANT %s TO %s", pgx.Identifier{group}.Sanitize(), name))
+		require.NoError(t, err)
+	}
 	u, err := url.Parse(databaseURL)
 	require.NoError(t, err)
+	maintenance := *u
+	maintenance.Path = "/postgres" // the test's own database may be gone by then
+	t.Cleanup(func() { execute(maintenance.String(), "DROP ROLE IF EXISTS "+name) })
 	u.User = url.UserPassword(name, password)
 	return u.String()
 }
