@@ -107,6 +107,23 @@ func TestMissingAnswerIsNoDecision(t *testing.T) {
 	}
 }
 
+// The token and the owner go to lockd only, and a request is sent once.
+func TestRedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	elsewhere := false
+	c := against(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/elsewhere" {
+			elsewhere = true
+			return
+		}
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	})
+	for name, run := range calls() {
+		require.ErrorIs(t, run(t.Context(), c), lockclient.ErrNoAnswer, name)
+		require.False(t, elsewhere, name)
+	}
+}
+
 func TestCallThatTakesTooLongIsNoDecision(t *testing.T) {
 	t.Parallel()
 	c := against(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -75,3 +75,36 @@ func TestRefusedSessionLeavesNoGrant(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, held)
 }
+
+// The reaper goes around a row that somebody is busy with; it doesn't wait for it.
+func TestReaperWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	good, owner := open(t)
+	session, _ := held(t, good, "busy")
+	for _, key := range []string{"idle", "idle too"} {
+		_, err := good.Insert(t.Context(), key, "alice", session.ID, 30*time.Second)
+		require.NoError(t, err)
+	}
+	dead, _ := held(t, good, "of a dead session")
+	require.NoError(t, good.ExpireSession(t.Context(), dead.ID))
+	admin := pgtest.Connect(t, owner)
+	_, err := admin.Exec(t.Context(), "UPDATE lock_entry SET acquired_at = now() - interval '2 s', expires_at = now() - interval '1 s' WHERE lock_key <> 'of a dead session'")
+	require.NoError(t, err)
+	tx, err := admin.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT FROM lock_entry WHERE lock_key = 'busy' FOR UPDATE")
+	require.NoError(t, err)
+	store := pgstore.New(openPool(t, pgtest.Login(t, owner, "lockapp")), time.Second)
+	keys := func() (keys []string) {
+		expired, _, err := store.Reap(t.Context(), 100)
+		require.NoError(t, err)
+		for _, e := range expired {
+			keys = append(keys, e.Key)
+		}
+		return keys
+	}
+	require.ElementsMatch(t, []string{"idle", "idle too", "of a dead session"}, keys())
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, []string{"busy"}, keys())
+	require.Empty(t, keys())
+}
