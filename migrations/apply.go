@@ -155,6 +155,11 @@ func checkHistory(set Set, all []migration, done []historyRow) error {
 	var errs []error
 	next := 1
 	for _, row := range done {
+		if i := slices.IndexFunc(all, row.is); i >= 0 && all[i].script != row.script {
+			return fmt.Errorf("%s: version %d in the database is %s, in this program %s: is this another program's database?", set.name, row.version, row.script, all[i].script)
+		}
+	}
+	for _, row := range done {
 		if !row.success {
 			errs = append(errs, fmt.Errorf("%s: the history says that %s failed; repair the database and remove that row", set.name, row.script))
 		}

@@ -205,3 +205,41 @@ func TestHistoryIsFlyways(t *testing.T) {
 	require.Equal(t, []any{int32(1), "1", "create one", "SQL", "V1__create_one.sql", migrations.Checksum("CREATE TABLE one (n int);"), "postgres", true},
 		[]any{rank, version, description, kind, script, checksumStored, by, success})
 }
+
+// A history that Flyway has begun, its row for the schema that it made included, is carried on with; what it recorded is believed and compared.
+func TestFlywaysOwnHistoryIsCarriedOn(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Connect(t, pgtest.Database(t))
+	_, err := conn.Exec(t.Context(), `
+		CREATE TABLE "public"."flyway_schema_history" (
+			"installed_rank" INT NOT NULL, "version" VARCHAR(50), "description" VARCHAR(200) NOT NULL, "type" VARCHAR(20) NOT NULL,
+			"script" VARCHAR(1000) NOT NULL, "checksum" INTEGER, "installed_by" VARCHAR(100) NOT NULL,
+			"installed_on" TIMESTAMP NOT NULL DEFAULT now(), "execution_time" INTEGER NOT NULL, "success" BOOLEAN NOT NULL);
+		ALTER TABLE "public"."flyway_schema_history" ADD CONSTRAINT "flyway_schema_history_pk" PRIMARY KEY ("installed_rank");
+		CREATE INDEX "flyway_schema_history_s_idx" ON "public"."flyway_schema_history" ("success");
+		INSERT INTO flyway_schema_history VALUES (0, NULL, '<< Flyway Schema Creation >>', 'SCHEMA', '"public"', NULL, 'operator', now(), 0, true);
+		CREATE TABLE one (n int)`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "INSERT INTO flyway_schema_history VALUES (1, '1', 'create one', 'SQL', 'V1__create_one.sql', $1, 'operator', now(), 12, true)",
+		migrations.Checksum("CREATE TABLE one (n int);"))
+	require.NoError(t, err)
+
+	files := one()
+	files["V2__two.sql"] = "CREATE TABLE two (n int);"
+	applied, err := migrations.Apply(t.Context(), conn, set(files))
+	require.NoError(t, err)
+	require.Equal(t, []string{"V2__two.sql"}, applied)
+	var ranks []int32
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT array_agg(installed_rank ORDER BY installed_rank) FROM flyway_schema_history").Scan(&ranks))
+	require.Equal(t, []int32{0, 1, 2}, ranks)
+}
+
+// An address that was mixed up says so, rather than that a file was changed.
+func TestAnotherProgramsDatabaseIsRecognised(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Connect(t, pgtest.Database(t, migrations.PayDB()))
+	_, err := migrations.Apply(t.Context(), conn, migrations.LockDB())
+	require.ErrorContains(t, err, "version 1 in the database is V1__create_account_and_payout.sql")
+	require.ErrorContains(t, err, "another program's database?")
+	require.False(t, exists(t, conn, "lock_entry"))
+}

@@ -163,6 +163,46 @@ func TestDeadlockedTransactionIsRunAgain(t *testing.T) {
 	require.Equal(t, 4, sum, "each took effect once")
 }
 
+// Someone else's open transaction: a bounded wait for its lock is a timeout, a snapshot that it outdates a lost race.
+func TestWaitForALockIsBoundedAndALostSnapshotIsTold(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.Database(t)
+	pool := open(t, owner)
+	require.NoError(t, exec(t, pool, "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0)"))
+	holder := pgtest.Connect(t, owner)
+	held, err := holder.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = held.Exec(t.Context(), "UPDATE t SET n = 1 WHERE id = 1")
+	require.NoError(t, err)
+
+	update := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "UPDATE t SET n = n + 10 WHERE id = 1")
+		return err
+	}
+	err = postgres.InTx(t.Context(), pool, postgres.TxOptions{LockTimeout: 50 * time.Millisecond}, update)
+	require.ErrorIs(t, err, postgres.ErrTimeout)
+	require.Equal(t, "55P03", postgres.State(err))
+	require.NotErrorIs(t, err, postgres.ErrOutcomeUnknown)
+
+	snapshot, err := pgtest.Connect(t, owner).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	var n int
+	require.NoError(t, snapshot.QueryRow(t.Context(), "SELECT n FROM t").Scan(&n))
+	require.NoError(t, held.Commit(t.Context()))
+	require.ErrorIs(t, postgres.Classify(t.Context(), update(t.Context(), snapshot)), postgres.ErrSerialization)
+	require.NoError(t, snapshot.Rollback(t.Context()))
+
+	runs := 0
+	err = postgres.InTx(t.Context(), pool, postgres.TxOptions{Attempts: 3}, func(ctx context.Context, tx pgx.Tx) error {
+		runs++
+		_, err := tx.Exec(ctx, "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$")
+		return err
+	})
+	require.ErrorIs(t, err, postgres.ErrSerialization)
+	require.ErrorContains(t, err, "gave up after 3 attempts")
+	require.Equal(t, 3, runs)
+}
+
 // The answer to a commit that never came is neither success nor failure.
 func TestCommitWhoseAnswerIsLostIsUnknown(t *testing.T) {
 	t.Parallel()
@@ -189,9 +229,7 @@ func TestSilentTransactionIsEndedAndItsLocksAreFree(t *testing.T) {
 		if _, err := tx.Exec(ctx, "UPDATE t SET n = 2"); err != nil {
 			return err
 		}
-		waitCtx, cancel := context.WithTimeout(ctx, 20*time.Second)
-		defer cancel()
-		_, err := other.Exec(waitCtx, "UPDATE t SET n = 3") // waits for the row until the silent transaction is ended
+		_, err := other.Exec(ctx, "UPDATE t SET n = 3") // waits for the row until the silent transaction is ended
 		return err
 	})
 	require.ErrorIs(t, err, postgres.ErrTimeout)
@@ -207,6 +245,13 @@ func TestServersThatMayForgetAreRefusedByTheSettingsName(t *testing.T) {
 	err := postgres.CheckDurability(t.Context(), pool)
 	require.ErrorIs(t, err, postgres.ErrNotDurable)
 	require.ErrorContains(t, err, "synchronous_commit=off")
+	owner := pgtest.Database(t)
+	login := pgtest.Login(t, owner)
+	require.NoError(t, postgres.CheckDurability(t.Context(), open(t, login)))
+	name := pgtest.Connect(t, login).Config().User
+	require.NoError(t, exec(t, open(t, owner), "ALTER ROLE "+name+" SET synchronous_commit = off"))
+	require.ErrorContains(t, postgres.CheckDurability(t.Context(), open(t, login)), "synchronous_commit=off", "the role's own default counts")
+
 	lax := pgtest.Server(t, map[string]string{"fsync": "off", "full_page_writes": "off"})
 	err = postgres.CheckDurability(t.Context(), open(t, lax.URL("postgres")))
 	require.ErrorContains(t, err, "fsync=off, full_page_writes=off")
