@@ -229,7 +229,9 @@ func TestSilentTransactionIsEndedAndItsLocksAreFree(t *testing.T) {
 		if _, err := tx.Exec(ctx, "UPDATE t SET n = 2"); err != nil {
 			return err
 		}
-		_, err := other.Exec(ctx, "UPDATE t SET n = 3") // waits for the row until the silent transaction is ended
+		waitCtx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		_, err := other.Exec(waitCtx, "UPDATE t SET n = 3") // waits for the row until the silent transaction is ended
 		return err
 	})
 	require.ErrorIs(t, err, postgres.ErrTimeout)
