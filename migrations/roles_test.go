@@ -43,6 +43,8 @@ func TestRolesAreDeniedWhatTheyDoNotNeed(t *testing.T) {
 		"lockd can't delete the audit":              {lockdb, "lockapp", "DELETE FROM lock_revocation"},
 		"lockd can't set the token source":          {lockdb, "lockapp", "SELECT setval('fencing_token_seq', 1)"},
 		"lockd can't change the schema":             {lockdb, "lockapp", "CREATE TABLE t ()"},
+		"resource can't change the schema":          {paydb, "payapp", "CREATE TABLE t ()"},
+		"sidecars can't change the schema":          {paydb, "fence_rail", "CREATE TABLE fence.t ()"},
 		"nobody rewrites the migration history":     {lockdb, "lockapp", "DELETE FROM flyway_schema_history"},
 		"nobody rewrites paydb's migration history": {paydb, "payapp", "DELETE FROM flyway_schema_history"},
 		"nobody raises the contract's version":      {paydb, "payapp", "UPDATE schema_contract SET version = 9"},

@@ -170,3 +170,9 @@ func lastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
+
+// firstLines is for programs that begin with the reason; on one line.
+func firstLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[:min(len(lines), n)], ", ")
+}

@@ -131,7 +131,7 @@ func fetchNPM(ctx context.Context, staging string, major int) (string, error) {
 	cmd.Dir = staging
 	cmd.WaitDelay = 5 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("npm pack %s: %w: %s", spec, err, lastLines(string(out), 3))
+		return "", fmt.Errorf("npm pack %s: %w: %s", spec, err, firstLines(string(out), 3))
 	}
 	archives, err := filepath.Glob(filepath.Join(staging, "*.tgz"))
 	if err != nil || len(archives) != 1 {

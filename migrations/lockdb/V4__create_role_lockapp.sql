@@ -22,3 +22,13 @@ BEGIN
     END IF;
 END
 $$;
+
+-- Before version 15 PostgreSQL lets everybody create tables in public. Only the schema's owner can change that, and
+-- a migration under another role gets a warning.
+DO $$
+BEGIN
+    IF current_setting('server_version_num')::int < 150000 THEN
+        REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+    END IF;
+END
+$$;
