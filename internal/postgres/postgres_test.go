@@ -157,7 +157,8 @@ func TestDeadlockedTransactionIsRunAgain(t *testing.T) {
 	}
 	group.Wait()
 	require.NoError(t, errors.Join(errs...))
-	require.Equal(t, 3, runs[0]+runs[1], "one of them ran twice")
+	// At least: the second run may meet the other transaction crosswise once more, before that has woken up.
+	require.GreaterOrEqual(t, runs[0]+runs[1], 3, "one of them ran twice")
 	var sum int
 	require.NoError(t, pool.QueryRow(t.Context(), "SELECT sum(n) FROM t").Scan(&sum))
 	require.Equal(t, 4, sum, "each took effect once")
