@@ -42,18 +42,22 @@ func (s *Store) Insert(ctx context.Context, key, ownerID string, session uuid.UU
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return sessionGone(err)
 		}
-		if result.Granted {
-			result.Holder = lock.Holder{}
-		} else {
+		if !result.Granted {
 			result.Grant, result.Ended = lock.Grant{}, nil
+			return errContended
 		}
+		result.Holder = lock.Holder{}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errContended) {
 		return lock.Acquired{}, err
 	}
 	return result, nil
 }
+
+// errContended rolls a contended acquire back. There is nothing to keep, yet a commit would wait for the disk: ON CONFLICT DO UPDATE has
+// locked the holder's row, which makes the transaction one that wrote.
+var errContended = errors.New("contended")
 
 func scanEnded(row pgx.Row, key string) (*lock.Expired, error) {
 	ended := &lock.Expired{Key: key}
