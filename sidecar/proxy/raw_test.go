@@ -99,7 +99,7 @@ func startProxy(t *testing.T, text, upstream string, store mark.Store, change ..
 		_ = server.ShutdownWithContext(ctx) // silent connections of a case may still be open
 		p.Close()
 		_ = l.Close() // a shutdown before the server had begun to serve doesn't reach it
-		<-served
+		_ = <-served
 	})
 	return l.Addr().String()
 }

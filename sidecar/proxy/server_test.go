@@ -43,7 +43,7 @@ func startImpatient(t *testing.T, upstream string, store mark.Store, log *locked
 		_ = server.ShutdownWithContext(ctx)
 		p.Close()
 		_ = l.Close() // a shutdown before the server had begun to serve doesn't reach it
-		<-served
+		_ = <-served
 	})
 	return l.Addr().String(), p
 }

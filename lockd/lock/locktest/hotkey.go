@@ -13,7 +13,7 @@ import (
 
 const (
 	hotClients = 200
-	hotRounds  = 2
+	hotRounds  = 3
 	// revokeEvery says how many grants end before one is revoked.
 	revokeEvery = 5
 	// hotAttempts bounds the acquires under way, so that the holder's release needn't queue behind two hundred of them.
