@@ -91,15 +91,18 @@ func startProxy(t *testing.T, text, upstream string, store mark.Store, change ..
 	server := NewServer(p, cfg.Limits, hclog.NewNullLogger())
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l) // it ends with its listener
+	}()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		defer cancel()
 		_ = server.ShutdownWithContext(ctx) // silent connections of a case may still be open
 		p.Close()
 		_ = l.Close() // a shutdown before the server had begun to serve doesn't reach it
-		_ = <-served
+		<-served
 	})
 	return l.Addr().String()
 }

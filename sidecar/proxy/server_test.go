@@ -35,15 +35,18 @@ func startImpatient(t *testing.T, upstream string, store mark.Store, log *locked
 	server.ReadTimeout = 250 * time.Millisecond
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l) // it ends with its listener
+	}()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = server.ShutdownWithContext(ctx)
 		p.Close()
 		_ = l.Close() // a shutdown before the server had begun to serve doesn't reach it
-		_ = <-served
+		<-served
 	})
 	return l.Addr().String(), p
 }
