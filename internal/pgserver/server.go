@@ -187,9 +187,10 @@ func (s *Server) awaitConnections(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	// Whoever took our port may accept and say nothing: an attempt must not outlast the server that it is for.
+	exited := s.exited // a later Restart replaces it
 	go func() {
 		select {
-		case <-s.exited:
+		case <-exited:
 			cancel()
 		case <-ctx.Done():
 		}
