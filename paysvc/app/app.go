@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -155,7 +156,7 @@ func closing(c io.Closer) func(context.Context) error {
 // writes past the sidecar.
 func checkBind(address string, allowAnyHost bool) error {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil || allowAnyHost || host == "localhost" {
+	if err != nil || allowAnyHost || host == "localhost" || strings.HasPrefix(address, "unix:") {
 		return nil //nolint:nilerr // a unix socket, or something that Listen refuses with a better text
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
