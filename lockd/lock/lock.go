@@ -3,7 +3,6 @@
 package lock
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -101,38 +100,3 @@ var (
 	// happened.
 	ErrUnknownOutcome = errors.New("outcome is unknown")
 )
-
-// Store keeps sessions and grants and is the only one who judges expiry, by its own
-// clock. Every method is one atomic step, durable when it returns without error. Besides the errors named at each
-// method, all return ErrUnavailable when nothing happened because the store can't be used, the writing ones
-// ErrUnknownOutcome when the answer to a change was lost, and all an error of no identity for a defect of the deployment (a missing
-// permission, another schema).
-type Store interface {
-	// OpenSession creates a session.
-	OpenSession(ctx context.Context, ownerID string, ttl time.Duration) (Session, error)
-	// Heartbeat extends a live session by its own time to live and counts its grants. It returns ErrSessionUnknown
-	// or ErrSessionExpired.
-	Heartbeat(ctx context.Context, id uuid.UUID) (session Session, held int, now time.Time, err error)
-	// CloseSession ends a session and all its grants. It returns ErrSessionUnknown.
-	CloseSession(ctx context.Context, id uuid.UUID) error
-
-	// Insert grants the key when it is free, expired, held under a dead session, or held by
-	// the same session (which then gets a new, higher token). Tokens of one key increase in
-	// the order of grants. It returns ErrSessionUnknown or ErrSessionExpired for a session that isn't live, and ErrInvalid
-	// for an owner that isn't the session's.
-	Insert(ctx context.Context, key, ownerID string, session uuid.UUID, ttl time.Duration) (Acquired, error)
-	// Extend lets a live grant last ttl from now on; the token stays. It returns ErrLockLost when the grant is over,
-	// even by a millisecond and even if nobody took the key.
-	Extend(ctx context.Context, key string, token Token, ttl time.Duration) (Grant, error)
-	// Delete ends the grant if key and token match, and compares nothing else.
-	Delete(ctx context.Context, key string, token Token) (Released, error)
-	// Read returns the live grant of the key, if any. Advisory: it may be over by the time that it is read.
-	Read(ctx context.Context, key string) (grant Grant, held bool, err error)
-	// Revoke ends the holder's grant, records it, and draws a new token as the floor. It returns ErrNotHeld or ErrTokenMismatch.
-	Revoke(ctx context.Context, request RevokeRequest) (Revocation, error)
-	// Reap removes at most batch expired grants and at most batch expired sessions with all that they hold, and says whether there may
-	// be more. It is idempotent, and safe on several replicas at once: each grant is reported once.
-	Reap(ctx context.Context, batch int) (expired []Expired, more bool, err error)
-	// CountHeld returns the number of live grants.
-	CountHeld(ctx context.Context) (int64, error)
-}
