@@ -45,10 +45,11 @@ type Store interface {
 // Watcher tells when a key may have become free, so that waiters needn't ask again and again.
 type Watcher interface {
 	// Watch calls freed with every key whose grant has ended by a release, a revocation, the end of its session or the reaper, on whichever
-	// replica that happened; an empty key means that any of them may have. It never blocks for long in freed, calls ready once it sees
-	// what happens from then on, and returns when ctx ends or the watching broke. What it says is a hint: one may be missing (when the connection broke, or behind a pooler), come
-	// twice, or be out of date, so whoever waits looks for itself too, now and then.
-	Watch(ctx context.Context, ready func(), freed func(key string)) error
+	// replica that happened, and with the token of that grant; 0 when it isn't known, an empty key when any grant may have ended. It calls ready once it
+	// sees what happens from then on, and returns when ctx ends or the watching broke. What it says is a hint: one may be missing (the
+	// connection broke; a pooler stands in between), come twice, or be out of date, so whoever waits looks for itself too, now and then.
+	// freed doesn't block.
+	Watch(ctx context.Context, ready func(), freed func(key string, token Token)) error
 }
 
 // RevocationRecord is one entry of the append-only record of revocations.
