@@ -11,14 +11,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/valyala/fasthttp"
 
 	"fenceline/internal/daemon"
-	"fenceline/internal/postgres"
 	"fenceline/lockd/httpapi"
 	"fenceline/lockd/lock"
-	"fenceline/lockd/pgstore"
 )
 
 // Config is everything that lockd is told.
@@ -30,7 +27,7 @@ type Config struct {
 	MaxConns       int32         // connections to lockdb
 	QueryMode      string        // see postgres.Config
 	StoreTimeout   time.Duration // for one statement
-	StartupTimeout time.Duration // for the first look at the database
+	StartupTimeout time.Duration // for the first look at the store
 }
 
 // App is a running lockd.
@@ -39,8 +36,7 @@ type App struct {
 	logger   hclog.Logger
 	cleanups daemon.Cleanups
 	failed   chan error
-	pool     *pgxpool.Pool
-	store    *pgstore.Store
+	backend  *backend
 	admin    *daemon.Admin
 	server   *fasthttp.Server
 	address  net.Addr
@@ -61,7 +57,7 @@ func New(config Config, logger hclog.Logger) *App {
 // Failed implements daemon.App.
 func (a *App) Failed() <-chan error { return a.failed }
 
-// Start implements daemon.App. A database that is down doesn't keep lockd from starting, only from being ready. One that
+// Start implements daemon.App. A store that is down doesn't keep lockd from starting, only from being ready. One that
 // may forget commits, or has another schema, does: no operator should find that out from a token handed out twice.
 func (a *App) Start(ctx context.Context) error {
 	for _, address := range []string{a.config.Listen, a.config.AdminListen} {
@@ -69,40 +65,37 @@ func (a *App) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	pool, err := postgres.Open(ctx, postgres.Config{
-		URL: a.config.DatabaseURL, MaxConns: a.config.MaxConns, QueryMode: a.config.QueryMode, ApplicationName: "lockd",
-	})
+	b, err := openBackend(ctx, a.config)
 	if err != nil {
-		return fmt.Errorf("lockdb: %w", err)
+		return err
 	}
-	a.cleanups.Push("pool", func(context.Context) error { pool.Close(); return nil })
-	a.pool = pool
-	a.store = pgstore.New(pool, a.config.StoreTimeout)
+	a.cleanups.Push(b.place, b.close)
+	a.backend = b
 	if err := a.firstLook(ctx); err != nil {
 		return err
 	}
 	return a.serve(ctx)
 }
 
-// firstLook checks the database if it is there.
+// firstLook checks the store if it is there.
 func (a *App) firstLook(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.config.StartupTimeout)
 	defer cancel()
-	err := a.store.Check(ctx)
+	err := a.backend.check(ctx)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, postgres.ErrNotDurable), errors.Is(err, postgres.ErrSchema), errors.Is(err, postgres.ErrPermission):
-		return fmt.Errorf("lockdb can't be used: %w", err)
+	case a.backend.hopeless(err):
+		return fmt.Errorf("%s can't be used: %w", a.backend.place, err)
 	}
-	a.logger.Warn("lockdb can't be reached yet; lockd starts, is not ready, and goes on trying", "event", "database_unavailable", "error", err)
+	a.logger.Warn(a.backend.place+" can't be reached yet; lockd starts, is not ready, and goes on trying", "event", "database_unavailable", "error", err)
 	return nil
 }
 
 func (a *App) serve(ctx context.Context) error {
 	registry := daemon.NewRegistry()
-	postgres.RegisterPoolMetrics(registry, "lockdb", a.pool)
-	service := lock.NewService(a.store, backend, a.logger.Named("lock"), newMetrics(registry))
+	a.backend.register(registry)
+	service := lock.NewService(a.backend.store, a.backend.name, a.logger.Named("lock"), newMetrics(registry, a.backend.name))
 
 	adminListener, err := daemon.Listen(ctx, a.config.AdminListen)
 	if err != nil {
@@ -117,7 +110,7 @@ func (a *App) serve(ctx context.Context) error {
 	a.address, a.adminAt = listener.Addr(), adminListener.Addr()
 
 	a.admin = daemon.NewAdmin(registry, a.logger)
-	a.admin.AddCheck("lockdb", a.store.Check)
+	a.admin.AddCheck(a.backend.place, a.backend.check)
 	a.cleanups.Push("admin", a.admin.Stop)
 	a.admin.Serve(adminListener, a.failed)
 

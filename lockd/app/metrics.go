@@ -8,9 +8,6 @@ import (
 	"fenceline/internal/daemon"
 )
 
-// backend is this store's name in metrics and logs.
-const backend = "pg"
-
 // metrics implements lock.Recorder.
 type metrics struct {
 	acquire *prometheus.HistogramVec
@@ -18,7 +15,7 @@ type metrics struct {
 	held    prometheus.Gauge
 }
 
-func newMetrics(registry prometheus.Registerer) *metrics {
+func newMetrics(registry prometheus.Registerer, backend string) *metrics {
 	labels := prometheus.Labels{"backend": backend}
 	m := &metrics{
 		acquire: prometheus.NewHistogramVec(prometheus.HistogramOpts{
