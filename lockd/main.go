@@ -13,6 +13,7 @@ import (
 	"fenceline/internal/daemon"
 	"fenceline/internal/migrate"
 	"fenceline/lockd/app"
+	"fenceline/lockd/lock"
 	"fenceline/migrations"
 )
 
@@ -44,6 +45,8 @@ type serveCmd struct {
 	QueryMode      string        `help:"How statements are sent: ${enum}. cache_statement needs a direct connection; the others work behind a transaction-mode pooler." env:"LOCKD_QUERY_MODE" enum:"cache_describe,cache_statement,exec,simple_protocol" default:"cache_describe"`
 	StoreTimeout   time.Duration `help:"Time limit for one statement." env:"LOCKD_STORE_TIMEOUT" default:"3s"`
 	StartupTimeout time.Duration `help:"How long the start waits for the database before it goes on without." env:"LOCKD_STARTUP_TIMEOUT" default:"5s"`
+	MaxWaiters     int           `help:"Clients that wait for locks here, at most; more are answered 429." env:"LOCKD_MAX_WAITERS" default:"10000"`
+	KeyWaiters     int           `help:"Clients that wait for one lock, at most." env:"LOCKD_MAX_WAITERS_PER_KEY" name:"max-waiters-per-key" default:"1000"`
 	Grace          time.Duration `help:"Time for requests under way after SIGTERM." env:"LOCKD_GRACE" default:"10s"`
 	LogLevel       string        `help:"One of ${enum}." env:"LOCKD_LOG_LEVEL" enum:"trace,debug,info,warn,error" default:"info"`
 }
@@ -57,6 +60,7 @@ func (c *serveCmd) Run() error {
 		Listen: c.Listen, AdminListen: c.AdminListen, AllowAnyHost: c.AllowAnyHost,
 		DatabaseURL: c.DatabaseURL, MaxConns: c.MaxConns, QueryMode: c.QueryMode,
 		StoreTimeout: c.StoreTimeout, StartupTimeout: c.StartupTimeout,
+		Waiters: lock.Limits{Waiters: c.MaxWaiters, WaitersPerKey: c.KeyWaiters},
 	}, logger), c.Grace, logger)
 }
 

@@ -28,6 +28,7 @@ type Config struct {
 	QueryMode      string        // see postgres.Config
 	StoreTimeout   time.Duration // for one statement
 	StartupTimeout time.Duration // for the first look at the store
+	Waiters        lock.Limits   // clients that wait for locks here
 }
 
 // App is a running lockd.
@@ -95,7 +96,7 @@ func (a *App) firstLook(ctx context.Context) error {
 func (a *App) serve(ctx context.Context) error {
 	registry := daemon.NewRegistry()
 	a.backend.register(registry)
-	service := lock.NewService(a.backend.store, a.backend.name, a.logger.Named("lock"), newMetrics(registry, a.backend.name))
+	service := lock.NewService(a.backend.store, a.backend.name, a.config.Waiters, a.logger.Named("lock"), newMetrics(registry, a.backend.name))
 
 	adminListener, err := daemon.Listen(ctx, a.config.AdminListen)
 	if err != nil {
@@ -114,18 +115,27 @@ func (a *App) serve(ctx context.Context) error {
 	a.cleanups.Push("admin", a.admin.Stop)
 	a.admin.Serve(adminListener, a.failed)
 
-	reapCtx, stopReaping := context.WithCancel(context.WithoutCancel(ctx))
-	reaped := make(chan struct{})
-	go func() {
-		defer close(reaped)
-		service.Reap(reapCtx)
-	}()
-	a.cleanups.Push("reaper", func(context.Context) error { stopReaping(); <-reaped; return nil })
+	a.background(ctx, "reaper", service.Reap)
+	if a.backend.watcher != nil {
+		a.background(ctx, "watcher", func(ctx context.Context) { service.Follow(ctx, a.backend.watcher) })
+	}
 
 	a.server = httpapi.NewServer(service, a.logger.Named("api"), registry)
 	a.cleanups.Push("api", daemon.StopHTTP(a.server))
+	a.cleanups.Push("waiters", func(context.Context) error { service.Drain(); return nil })
 	daemon.ServeHTTP("api", listener, a.server, a.logger, a.failed)
 	return nil
+}
+
+// background runs work until the app stops.
+func (a *App) background(ctx context.Context, name string, work func(context.Context)) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		work(ctx)
+	}()
+	a.cleanups.Push(name, func(context.Context) error { stop(); <-done; return nil })
 }
 
 // Stop implements daemon.App: not ready, no new requests, finish those under way, then everything else.

@@ -168,7 +168,6 @@ func TestBadInputIsRefusedWithItsName(t *testing.T) {
 		"key grammar":          {"POST", "/v1/locks/a%20b/acquire", `{"sessionId":"` + id + `"}`, owner, 400, "VALIDATION_FAILED", "key"},
 		"key too long":         {"POST", "/v1/locks/" + strings.Repeat("k", 129) + "/acquire", `{"sessionId":"` + id + `"}`, owner, 400, "VALIDATION_FAILED", "key"},
 		"lock ttl":             {"POST", "/v1/locks/k/acquire", `{"sessionId":"` + id + `","ttlMillis":300001}`, owner, 400, "VALIDATION_FAILED", "ttlMillis"},
-		"waiting":              {"POST", "/v1/locks/k/acquire", `{"sessionId":"` + id + `","waitMillis":100}`, owner, 400, "VALIDATION_FAILED", "waiting isn't available"},
 		"wait too long":        {"POST", "/v1/locks/k/acquire", `{"sessionId":"` + id + `","waitMillis":30001}`, owner, 400, "VALIDATION_FAILED", "waitMillis"},
 		"renew without token":  {"POST", "/v1/locks/k/renew", ``, owner, 400, "INVALID_TOKEN", "X-Fencing-Token"},
 		"renew empty token":    {"POST", "/v1/locks/k/renew", ``, token(""), 400, "INVALID_TOKEN", "empty"},

@@ -70,31 +70,23 @@ func (a *API) acquire(c *call) error {
 	if err != nil {
 		return err
 	}
-	ttl := duration(request.TTLMillis, lock.DefaultLockTTL)
-	if err := checkWait(request.WaitMillis); err != nil {
+	ttl, wait := duration(request.TTLMillis, lock.DefaultLockTTL), duration(request.WaitMillis, 0)
+	if err := lock.ValidDuration("waitMillis", wait, 0, lock.MaxWait); err != nil {
 		return err
 	}
-	result, err := a.service.Acquire(c.ctx, c.id, c.owner, id, ttl)
+	ctx, stop := c.whileConnected(wait)
+	result, err := a.service.Acquire(ctx, lock.AcquireRequest{Key: c.id, OwnerID: c.owner, SessionID: id, TTL: ttl, Wait: wait})
+	stop()
 	if err != nil {
 		return err
 	}
 	if !result.Granted {
 		return contended(result.Holder)
 	}
-	return writeGrant(c, result.Grant)
-}
-
-// checkWait refuses waiting in words until there is a queue: a client that asked for it must not take "contended at once" for "contended
-// after waiting".
-func checkWait(millis *int64) error {
-	wait := duration(millis, 0)
-	if err := lock.ValidDuration("waitMillis", wait, 0, lock.MaxWait); err != nil {
+	if err := a.giveBackIfGone(c, result.Grant); err != nil {
 		return err
 	}
-	if wait > 0 {
-		return fmt.Errorf("%w: waitMillis: waiting isn't available in this version; send 0 and try again later", lock.ErrInvalid)
-	}
-	return nil
+	return writeGrant(c, result.Grant, result.Waited)
 }
 
 func contended(holder lock.Holder) error {
@@ -106,14 +98,14 @@ func contended(holder lock.Holder) error {
 }
 
 // writeGrant answers with a grant. GrantedAfterMillis is how long the request was made to wait before the attempt began that was granted, for
-// a client adds it to the time at which its lease began by its own clock. Nothing waits in this version, so it is 0. The time that the attempt
-// itself took is never part of it: the lease counts from that attempt's beginning, and a client that added it would trust its lease for longer than it lasts.
-func writeGrant(c *call, grant lock.Grant) error {
+// a client adds it to the time at which its lease began by its own clock. The time that the attempt itself took is never part of it: the lease
+// counts from that attempt's beginning, and a client that added it would trust its lease for longer than it lasts. It is rounded down for the same reason.
+func writeGrant(c *call, grant lock.Grant, waited time.Duration) error {
 	c.Response.Header.Set(lockapi.HeaderToken, grant.Token.String())
 	return httperr.WriteJSON(c.RequestCtx, 200, lockapi.LockGrant{
 		Key: grant.Key, OwnerID: grant.OwnerID, SessionID: grant.SessionID.String(), FencingToken: int64(grant.Token),
 		AcquiredAt: lockapi.Time{Time: grant.AcquiredAt}, ExpiresAt: lockapi.Time{Time: grant.ExpiresAt},
-		TTLMillis: grant.TTL.Milliseconds(), GrantedAfterMillis: 0,
+		TTLMillis: grant.TTL.Milliseconds(), GrantedAfterMillis: waited.Milliseconds(),
 	})
 }
 
@@ -134,7 +126,7 @@ func (a *API) renew(c *call) error {
 	if err != nil {
 		return err
 	}
-	return writeGrant(c, grant)
+	return writeGrant(c, grant, 0)
 }
 
 // release is L6.
@@ -158,7 +150,7 @@ func (a *API) inspect(c *call) error {
 	}
 	info := lockapi.LockInfo{Key: c.id, Held: held}
 	if held {
-		waiters := 0
+		waiters := a.service.Waiters(c.id)
 		info.OwnerID, info.FencingToken, info.WaiterCount = grant.OwnerID, int64(grant.Token), &waiters
 		info.AcquiredAt, info.ExpiresAt = &lockapi.Time{Time: grant.AcquiredAt}, &lockapi.Time{Time: grant.ExpiresAt}
 	}

@@ -92,6 +92,7 @@ type noRecorder struct{}
 func (noRecorder) Acquired(string, time.Duration) {}
 func (noRecorder) LeasesExpired(int)              {}
 func (noRecorder) Held(int64)                     {}
+func (noRecorder) Waiting(int)                    {}
 
 // server is the API over a fake store, reachable in memory.
 type server struct {
@@ -105,7 +106,7 @@ func serve(t *testing.T, store lock.Store) *server {
 	t.Helper()
 	s := &server{listener: fasthttputil.NewInmemoryListener(), registry: prometheus.NewRegistry(), log: &bytes.Buffer{}}
 	logger := hclog.New(&hclog.LoggerOptions{Output: s.log, JSONFormat: true})
-	api := httpapi.NewServer(lock.NewService(store, "fake", logger, noRecorder{}), logger, s.registry)
+	api := httpapi.NewServer(lock.NewService(store, "fake", lock.Limits{}, logger, noRecorder{}), logger, s.registry)
 	done := make(chan error, 1)
 	go func() { done <- api.Serve(s.listener) }()
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return s.listener.Dial() }}

@@ -13,6 +13,9 @@ import (
 // retryAfter is when a client may sensibly ask an unavailable backend again.
 const retryAfter = 500 * time.Millisecond
 
+// waitersRetryAfter is when one who found the queue full may sensibly come back.
+const waitersRetryAfter = 2 * time.Second
+
 // refuse answers with the error's place in the catalogue. LOCK_LOST is said only when the store has said so; a store that
 // can't be asked is always BACKEND_UNAVAILABLE.
 func (a *API) refuse(c *call, err error) {
@@ -35,6 +38,11 @@ func (a *API) catalogue(c *call, err error) *httperr.Error {
 		return httperr.New(410, lockapi.CodeSessionExpired, "the session has expired and so have its grants; open a new one")
 	case errors.Is(err, lock.ErrLockLost):
 		return httperr.New(409, lockapi.CodeLockLost, "the grant with this token is over; stop working under it")
+	case errors.Is(err, lock.ErrTooManyWaiters):
+		return httperr.New(429, lockapi.CodeContentionExceeded, "too many clients wait for locks; come back later").Safe(waitersRetryAfter)
+	case errors.Is(err, errHungUp):
+		c.SetConnectionClose()
+		return httperr.New(499, lockapi.CodeClientClosedRequest, "the client has closed the connection; what it had been granted is released").Safe(0)
 	case errors.Is(err, lock.ErrNotHeld):
 		return httperr.New(404, lockapi.CodeLockNotHeld, "nobody holds this lock")
 	case errors.Is(err, lock.ErrTokenMismatch):

@@ -34,6 +34,16 @@ type Holder struct {
 	ExpiresAt time.Time
 }
 
+// AcquireRequest asks for a key.
+type AcquireRequest struct {
+	Key       string
+	OwnerID   string
+	SessionID uuid.UUID
+	TTL       time.Duration
+	// Wait is how long to wait while another session has the key, 0 to MaxWait.
+	Wait time.Duration
+}
+
 // Acquired is the result of an acquire: a grant, or the key is held by another. Being
 // contended is a normal outcome, not an error.
 type Acquired struct {
@@ -43,6 +53,9 @@ type Acquired struct {
 	// Ended is the expired grant whose place this one took; nil when the key was free. A reaper that finds the
 	// same grant at the very same moment may report it too.
 	Ended *Expired
+	// Waited is how long the request waited before the attempt began that was granted. The lease began no earlier than that
+	// attempt, so a client may add it to the time at which it sent its request. The attempt's own time is never part of it.
+	Waited time.Duration
 }
 
 // Released is the result of a release. A grant that is no longer the caller's is not
@@ -93,6 +106,8 @@ var (
 	ErrTokenMismatch = errors.New("the holder has another token")
 	// ErrInvalid means that an argument is out of its bounds; the text names it.
 	ErrInvalid = errors.New("invalid argument")
+	// ErrTooManyWaiters means that the queue for a lock is full. Nothing has happened.
+	ErrTooManyWaiters = errors.New("too many wait for locks")
 	// ErrUnavailable means that the store can't be reached or may not be trusted now.
 	// Nothing has happened.
 	ErrUnavailable = errors.New("lock store is unavailable")

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,19 +17,27 @@ type Recorder interface {
 	LeasesExpired(n int)
 	// Held sets the number of live grants.
 	Held(n int64)
+	// Waiting sets the number of clients that wait for a lock here. It doesn't block.
+	Waiting(n int)
 }
 
-// Service is the lock service over a store: it checks arguments, logs what happened, and reaps.
+// Service is the lock service over a store: it checks arguments, lets clients wait, logs what happened, and reaps.
 type Service struct {
 	store    Store
 	backend  string
 	logger   hclog.Logger
 	recorder Recorder
+	waiting  *waiting
+	draining chan struct{}
+	drain    sync.Once
 }
 
 // NewService returns a service. Backend is the store's name in logs, such as "pg".
-func NewService(store Store, backend string, logger hclog.Logger, recorder Recorder) *Service {
-	return &Service{store: store, backend: backend, logger: logger, recorder: recorder}
+func NewService(store Store, backend string, limits Limits, logger hclog.Logger, recorder Recorder) *Service {
+	return &Service{
+		store: store, backend: backend, logger: logger, recorder: recorder,
+		waiting: newWaiting(limits, recorder.Waiting), draining: make(chan struct{}),
+	}
 }
 
 // OpenSession opens a session for the owner. It returns ErrInvalid for an owner or a time to live out of bounds.
@@ -52,34 +61,6 @@ func (s *Service) CloseSession(ctx context.Context, id uuid.UUID) error {
 	return s.store.CloseSession(ctx, id)
 }
 
-// Acquire tries once to get the key for the session.
-func (s *Service) Acquire(ctx context.Context, key, ownerID string, session uuid.UUID, ttl time.Duration) (Acquired, error) {
-	if err := ValidKey(key); err != nil {
-		return Acquired{}, err
-	}
-	if err := ValidDuration("ttlMillis", ttl, MinLockTTL, MaxLockTTL); err != nil {
-		return Acquired{}, err
-	}
-	start := time.Now()
-	result, err := s.store.Insert(ctx, key, ownerID, session, ttl)
-	took := time.Since(start)
-	switch {
-	case err != nil:
-		s.recorder.Acquired("error", took)
-		return Acquired{}, err
-	case !result.Granted:
-		s.recorder.Acquired("contended", took)
-		return result, nil
-	}
-	s.recorder.Acquired("granted", took)
-	if result.Ended != nil {
-		s.expired([]Expired{*result.Ended})
-	}
-	s.logger.Info("lock granted", "event", "lock_granted", "lockKey", key, "token", int64(result.Grant.Token),
-		"backend", s.backend, "leaseMillis", result.Grant.TTL.Milliseconds(), "waitMillis", took.Milliseconds(), "ownerId", ownerID, "traceId", traceID(ctx))
-	return result, nil
-}
-
 // Renew prolongs a grant. ErrLockLost means that it is over and nothing else.
 func (s *Service) Renew(ctx context.Context, key string, token Token, ttl time.Duration) (Grant, error) {
 	if err := ValidKey(key); err != nil {
@@ -97,6 +78,9 @@ func (s *Service) Release(ctx context.Context, key, ownerID string, token Token)
 		return Released{}, err
 	}
 	result, err := s.store.Delete(ctx, key, token)
+	if err != nil || !result.Stale {
+		s.waiting.freed(key, token) // after an error it may have been released
+	}
 	if err == nil {
 		s.logger.Info("lock released", "event", "lock_released", "lockKey", key, "token", int64(token), "heldMillis", result.Held.Milliseconds(),
 			"stale", result.Stale, "ownerId", ownerID, "traceId", traceID(ctx))
@@ -119,6 +103,7 @@ func (s *Service) Revoke(ctx context.Context, request RevokeRequest) (Revocation
 	}
 	result, err := s.store.Revoke(ctx, request)
 	if err == nil {
+		s.waiting.freed(request.Key, result.RevokedToken)
 		s.logger.Warn("lock revoked", "event", "lock_revoked", "lockKey", request.Key, "token", int64(result.RevokedToken),
 			"revokedBy", request.Operator, "reason", request.Reason, "ownerId", result.PreviousOwner, "traceId", traceID(ctx))
 	}

@@ -46,10 +46,11 @@ type recorded struct {
 func (*recorded) Acquired(string, time.Duration) {}
 func (r *recorded) LeasesExpired(n int)          { r.expired += n }
 func (r *recorded) Held(n int64)                 { r.held = n }
+func (*recorded) Waiting(int)                    {}
 
 func newReaper(store Store) (*Service, *recorded, *bytes.Buffer) {
 	log, recorder := &bytes.Buffer{}, &recorded{}
-	return NewService(store, "fake", hclog.New(&hclog.LoggerOptions{Output: log, JSONFormat: true}), recorder), recorder, log
+	return NewService(store, "fake", Limits{}, hclog.New(&hclog.LoggerOptions{Output: log, JSONFormat: true}), recorder), recorder, log
 }
 
 func TestReaperGoesOnUntilNothingIsLeftAndTellsEachGrant(t *testing.T) {
@@ -86,7 +87,7 @@ func TestReaperSurvivesAStoreThatIsAwayAndEndsWithItsContext(t *testing.T) {
 func TestTakeoverOfAnExpiredGrantIsSeen(t *testing.T) {
 	t.Parallel()
 	service, recorder, log := newReaper(&takeover{})
-	_, err := service.Acquire(WithTraceID(t.Context(), "trace"), "k", "w", uuid.New(), time.Second)
+	_, err := service.Acquire(WithTraceID(t.Context(), "trace"), AcquireRequest{Key: "k", OwnerID: "w", SessionID: uuid.New(), TTL: time.Second})
 	require.NoError(t, err)
 	require.Equal(t, 1, recorder.expired)
 	require.Contains(t, log.String(), `"event":"lease_expired"`)

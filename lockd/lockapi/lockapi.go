@@ -30,8 +30,11 @@ const (
 	CodeSessionExpired     = "SESSION_EXPIRED"     // 410
 	CodeBodyTooLarge       = "BODY_TOO_LARGE"      // 413
 	CodeHeadTooLarge       = "HEAD_TOO_LARGE"      // 431
-	CodeInternal           = "INTERNAL"            // 500
-	CodeBackendUnavailable = "BACKEND_UNAVAILABLE" // 503
+	CodeContentionExceeded = "CONTENTION_EXCEEDED" // 429, the queue for a lock is full
+	// CodeClientClosedRequest goes with status 499. Nobody reads it but metrics: the client has hung up.
+	CodeClientClosedRequest = "CLIENT_CLOSED_REQUEST"
+	CodeInternal            = "INTERNAL"            // 500
+	CodeBackendUnavailable  = "BACKEND_UNAVAILABLE" // 503
 )
 
 // OutcomeUnknown is the value of details.outcome in an answer BACKEND_UNAVAILABLE when the change may or may not have happened. Without it
