@@ -68,15 +68,18 @@ type Guard struct {
 	Order   Order
 }
 
-// Mark locates a guard's marks in an existing table.
+// Mark locates a guard's marks: in a table of the resource, or in the sidecar's own (fence.mark, or the store's file).
 type Mark struct {
-	Table     []string // schema-qualified: one or two identifiers
+	Table     []string // schema-qualified: one or two identifiers; empty for the sidecar's own marks
 	Key       string   // key column
 	KeyType   KeyType
 	Token     string // token column, BIGINT
 	UpdatedAt string // optional timestamp column that an admission stamps; empty for none
 	Missing   Missing
 }
+
+// Own says whether the marks are in the sidecar's own table or file.
+func (m Mark) Own() bool { return len(m.Table) == 0 }
 
 // Route is one rule for requests; the first that matches decides.
 type Route struct {

@@ -23,7 +23,7 @@ func (s section) guard() Guard {
 		s.fault("lock_key", "want a text in which {key} is the only placeholder, such as payout:{key}")
 	}
 	if !s.has("mark") {
-		s.faults.addUnsupported(s.position(), s.key("mark"), ", left out: marks in the sidecar's own table; write mark: { table: …, key: …, key_type: …, token: … }")
+		s.faults.add(s.position(), s.key("mark"), "missing: mark: { key_type: text } for the sidecar's own marks, or table, key, key_type and token for a column of yours")
 	}
 	g.Order = choice(s, "order", OrderEffects, []Order{OrderAdmissions}, map[Order]string{OrderEffects: "; write order: admissions"})
 	choice(s, "ownership", "shared", []string{"shared"}, map[string]string{"exclusive": "; write ownership: shared"})
@@ -35,25 +35,40 @@ var identifierGrammar = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$]{0,62}$`)
 
 func notIdentifier(text string) bool { return !identifierGrammar.MatchString(text) }
 
+// ownTable is another way of writing that the marks are the sidecar's own.
+const ownTable = "fence.mark"
+
 func (s section) mark() Mark {
 	if s.n == nil {
 		return Mark{}
 	}
-	m := Mark{
-		Key:     s.required("key"),
-		Token:   s.required("token"),
-		KeyType: choice(s, "key_type", "", []KeyType{KeyUUID, KeyInt, KeyText}, nil),
-		Missing: choice(s, "missing", MissingReject, []Missing{MissingReject, MissingInsert}, nil),
-	}
+	m := Mark{KeyType: choice(s, "key_type", "", []KeyType{KeyUUID, KeyInt, KeyText}, nil)}
 	if !s.has("key_type") {
 		s.fault("key_type", "missing: uuid, int or text")
 	}
+	otherwise := MissingReject
+	if table := s.text("table", ownTable); table == ownTable {
+		// The first request of a key can't find a mark where nobody but the sidecar makes any.
+		otherwise = MissingInsert
+		for _, name := range []string{"key", "token", "updated_at"} {
+			if s.has(name) {
+				s.fault(name, "means nothing for the sidecar's own marks; remove it, or name your table")
+			}
+		}
+	} else {
+		s.columns(&m, table)
+	}
+	m.Missing = choice(s, "missing", otherwise, []Missing{MissingReject, MissingInsert}, nil)
+	return m
+}
+
+// columns reads where in a table of the resource the marks are.
+func (s section) columns(m *Mark, table string) {
+	m.Key, m.Token = s.required("key"), s.required("token")
 	if s.has("updated_at") {
 		m.UpdatedAt = s.required("updated_at")
 	}
-	if table := s.required("table"); table != "" {
-		m.Table = strings.Split(table, ".")
-	}
+	m.Table = strings.Split(table, ".")
 	if len(m.Table) > 2 || slices.ContainsFunc(m.Table, notIdentifier) {
 		s.fault("table", "want a table's name, such as account or public.account")
 	}
@@ -69,5 +84,4 @@ func (s section) mark() Mark {
 		}
 		columns[column] = name
 	}
-	return m
 }

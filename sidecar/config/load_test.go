@@ -196,7 +196,11 @@ func TestWrongTypesAndValuesAreRefused(t *testing.T) {
 		{"table: account", "table: a.b.c", "guards[0].mark.table", "table's name"},
 		{"table: account", "table: \"account.\"", "guards[0].mark.table", "table's name"},
 		{"table: account", "table: \"account; DROP\"", "guards[0].mark.table", "table's name"},
-		{"table: account", "table: \"\"", "guards[0].mark.table", "must not be empty"},
+		{"table: account", "table: \"\"", "guards[0].mark.table", "table's name"},
+		{"table: account", "table: fence.mark", "guards[0].mark.key", "means nothing for the sidecar's own marks"},
+		{"table: account, ", "", "guards[0].mark.token", "means nothing for the sidecar's own marks"},
+		{"token: fence }", "token: fence, missing: maybe }", "guards[0].mark.missing", "want one of reject, insert"},
+		{"    mark: { table: account, key: account_id, key_type: uuid, token: fence }\n", "", "guards[0].mark", "missing: mark: { key_type: text }"},
 		{"token: fence", "token: account_id", "guards[0].mark.token", "this column is the key already"},
 		{"token: fence", "token: fen-ce", "guards[0].mark.token", "column's name"},
 		{"key_type: uuid, ", "", "guards[0].mark.key_type", "missing: uuid, int or text"},
@@ -249,10 +253,6 @@ func TestPartsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		{"order: admissions", "order: admissions\n    ownership: exclusive", "guards[0].ownership", "unsupported in this version: guards[0].ownership: exclusive; write ownership: shared"},
 		{"order: admissions", "order: admissions\n    advance: resource", "guards[0].advance", "unsupported in this version: guards[0].advance: resource; write advance: sidecar"},
 		{"order: admissions", "order: admissions\n    unsettled: { after: 30s }", "guards[0].unsettled.after", "unsupported in this version: guards[0].unsettled.after; remove the key"},
-		{
-			"    mark: { table: account, key: account_id, key_type: uuid, token: fence }\n", "", "guards[0].mark",
-			"unsupported in this version: guards[0].mark, left out: marks in the sidecar's own table; write mark: { table: …, key: …, key_type: …, token: … }",
-		},
 		{"guard: account", "guard: account\n    mode: shadow", "routes[0].mode", "unsupported in this version: routes[0].mode: shadow; write mode: enforce or mode: off"},
 		{"guard: account", "guard: account\n    stream: true", "routes[0].stream", "unsupported in this version: routes[0].stream; remove the key"},
 		{"guard: account", "guard: account\n    on_fenced: SELECT 1", "routes[0].on_fenced", "unsupported in this version: routes[0].on_fenced; remove the key"},
@@ -404,4 +404,18 @@ func FuzzAnyTextLoadsOrHasFaultsWithPlaces(f *testing.F) {
 			t.Fatalf("%T", err)
 		}
 	})
+}
+
+func TestMarksAreTheSidecarsOwnWhereNoTableIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, mark := range []string{"{ key_type: uuid }", "{ table: fence.mark, key_type: uuid }", "{ key_type: uuid, missing: insert }"} {
+		cfg, err := load(strings.Replace(minimal, "{ table: account, key: account_id, key_type: uuid, token: fence }", mark, 1))
+		require.NoError(t, err)
+		require.True(t, cfg.Guards[0].Mark.Own())
+		require.Equal(t, Mark{KeyType: KeyUUID, Missing: MissingInsert}, cfg.Guards[0].Mark, mark)
+	}
+	cfg, err := load(minimal)
+	require.NoError(t, err)
+	require.False(t, cfg.Guards[0].Mark.Own())
+	require.Equal(t, MissingReject, cfg.Guards[0].Mark.Missing, "a table of yours says which keys there are")
 }

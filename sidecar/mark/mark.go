@@ -37,6 +37,20 @@ func (v Verdict) String() string {
 	return [...]string{"none", "admitted", "fenced out", "implausible", "key not found"}[v]
 }
 
+// Judge is the rule of every store, for a mark that can't change meanwhile. A key without a mark counts as having 0, or isn't known where reject is
+// set. The distance is compared as token - mark, so nothing is added to a number that may be the largest.
+func (a Admission) Judge(highest lock.Token, found, reject bool, maxJump int64) Decision {
+	switch {
+	case !found && reject:
+		return Decision{Verdict: KeyNotFound}
+	case highest > a.Token, highest == a.Token && a.Newer:
+		return Decision{Verdict: FencedOut, Highest: highest}
+	case int64(a.Token)-int64(highest) > maxJump:
+		return Decision{Verdict: Implausible, Highest: highest}
+	}
+	return Decision{Verdict: Admitted}
+}
+
 // Decision is a verdict with the mark as it was seen with it.
 type Decision struct {
 	Verdict Verdict
@@ -53,6 +67,13 @@ var (
 	// ErrAmbiguousKey means that a lookup found more than one key.
 	ErrAmbiguousKey = errors.New("lookup found more than one key")
 )
+
+// OperatedStore is a Store with what operators may do.
+type OperatedStore interface {
+	Store
+	// Raise sets a key's mark to a higher token, however much higher, durably. It never lowers: a token that isn't above the mark is FencedOut.
+	Raise(ctx context.Context, guard, key string, token lock.Token) (Decision, error)
+}
 
 // Store holds the marks of the configured guards.
 type Store interface {

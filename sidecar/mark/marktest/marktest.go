@@ -18,19 +18,23 @@ import (
 
 // Env is a store with what a scenario can't do through its interface.
 type Env struct {
-	mark.Store
+	mark.OperatedStore
 	// Reject and Insert are guards that differ in what a key without a mark means.
 	Reject, Insert string
 	MaxJump        int64
-	// NewKey makes a key that both guards accept, with the mark 0 under Reject and none under Insert.
+	// NewKey makes a key that both guards accept, with the mark Base under Reject and none under Insert.
 	NewKey func(ctx context.Context) (string, error)
+	// Base is the lowest mark that there can be: 0, or 1 where marks are the sidecar's own.
+	Base lock.Token
 	// Stranger is a well-formed key that nobody knows.
 	Stranger string
+	// TakesStrangers is set when a key under Insert refers to nothing that must be there.
+	TakesStrangers bool
 	// Set writes a mark of Reject past the store, as somebody else might.
 	Set func(ctx context.Context, key string, token lock.Token) error
 	// Crash stops the store without letting it tidy up and starts it again. It is nil where the store runs for others too.
 	Crash func(ctx context.Context) error
-	// Block holds the key's row of Reject in a transaction of somebody else until release is called.
+	// Block holds the key's row of Reject in a transaction of somebody else until release is called. It is for SharedScenarios.
 	Block func(ctx context.Context, key string) (release func() error, err error)
 }
 
@@ -43,7 +47,15 @@ type Scenario struct {
 // RaceName is the scenario that takes longest: many admitters on one key.
 const RaceName = "noLowerTokenIsAdmittedAfterAHigherOneByConcurrentAdmitters"
 
-// Scenarios is the suite.
+// SharedScenarios are for stores in a database that others use too, beside Scenarios.
+func SharedScenarios() []Scenario {
+	return []Scenario{
+		{"lookupFindsOneKeyOrNoneAndNeverGuesses", lookups},
+		{"rowHeldBySomebodyElseIsAFaultAndNoAdmission", blockedRow},
+	}
+}
+
+// Scenarios is the suite for every store.
 func Scenarios() []Scenario {
 	return []Scenario{
 		{"higherTokenIsAdmittedAndLowerFencedOut", lowerIsFencedOut},
@@ -52,8 +64,7 @@ func Scenarios() []Scenario {
 		{"implausibleTokenChangesNothing", implausibleToken},
 		{"largestMarkHoldsAgainstEveryToken", largestMark},
 		{"keysAndGuardsDoNotTouchEachOther", independentKeys},
-		{"lookupFindsOneKeyOrNoneAndNeverGuesses", lookups},
-		{"rowHeldBySomebodyElseIsAFaultAndNoAdmission", blockedRow},
+		{"operatorRaisesAndNeverLowers", operatorRaises},
 		{RaceName, OrderOfAdmissions},
 	}
 }
@@ -135,11 +146,16 @@ func missingMark(ctx context.Context, e Env) error {
 	if err != nil {
 		return err
 	}
+	stranger := mark.KeyNotFound // what it refers to isn't there
+	if e.TakesStrangers {
+		stranger = mark.Admitted
+	}
 	return errors.Join(
 		e.want(ctx, e.Reject, e.Stranger, 5, false, mark.KeyNotFound, 0),
 		e.want(ctx, e.Insert, key, 5, true, mark.Admitted, 0),
 		e.wantMark(ctx, e.Insert, key, 5),
-		e.want(ctx, e.Insert, e.Stranger, 5, true, mark.KeyNotFound, 0), // what it refers to isn't there
+		e.want(ctx, e.Insert, e.Stranger, 5, true, stranger, 0),
+		e.want(ctx, e.Reject, e.Stranger, 5, false, mark.KeyNotFound, 0), // what another guard admitted makes no mark here
 	)
 }
 
@@ -149,14 +165,17 @@ func implausibleToken(ctx context.Context, e Env) error {
 		if err != nil {
 			return err
 		}
-		limit := lock.Token(e.MaxJump)
+		limit, base := lock.Token(e.MaxJump), lock.Token(0)
+		if guard == e.Reject {
+			base = e.Base
+		}
 		if err := errors.Join(
-			e.want(ctx, guard, key, limit+1, false, mark.Implausible, 0),
-			e.want(ctx, guard, key, math.MaxInt64, true, mark.Implausible, 0),
-			e.want(ctx, guard, key, limit, true, mark.Admitted, 0), // exactly as far as allowed
-			e.want(ctx, guard, key, 2*limit+1, true, mark.Implausible, limit),
-			e.want(ctx, guard, key, 2*limit, true, mark.Admitted, 0), // measured from the mark, not from 0
-			e.wantMark(ctx, guard, key, 2*limit),
+			e.want(ctx, guard, key, base+limit+1, false, mark.Implausible, base),
+			e.want(ctx, guard, key, math.MaxInt64, true, mark.Implausible, base),
+			e.want(ctx, guard, key, base+limit, true, mark.Admitted, 0), // exactly as far as allowed
+			e.want(ctx, guard, key, base+2*limit+1, true, mark.Implausible, base+limit),
+			e.want(ctx, guard, key, base+2*limit, true, mark.Admitted, 0), // measured from the mark, not from 0
+			e.wantMark(ctx, guard, key, base+2*limit),
 		); err != nil {
 			return fmt.Errorf("guard %s: %w", guard, err)
 		}
@@ -189,6 +208,39 @@ func independentKeys(ctx context.Context, e Env) error {
 		e.want(ctx, e.Insert, a, 10, true, mark.Admitted, 0),
 		e.wantMark(ctx, e.Reject, a, 50), e.wantMark(ctx, e.Reject, b, 10), e.wantMark(ctx, e.Insert, a, 10),
 	)
+}
+
+// operatorRaises: an operator may go past max_jump, and makes what is lower no admission any more.
+func operatorRaises(ctx context.Context, e Env) error {
+	for _, guard := range e.guards() {
+		key, err := e.NewKey(ctx)
+		if err != nil {
+			return err
+		}
+		high := 5 * lock.Token(e.MaxJump)
+		if err := errors.Join(
+			e.wantRaise(ctx, guard, key, high, mark.Admitted, 0),
+			e.want(ctx, guard, key, high-1, false, mark.FencedOut, high),
+			e.wantRaise(ctx, guard, key, high-1, mark.FencedOut, high),
+			e.wantRaise(ctx, guard, key, high, mark.FencedOut, high),
+			e.wantMark(ctx, guard, key, high),
+			e.want(ctx, guard, key, high+1, true, mark.Admitted, 0),
+		); err != nil {
+			return fmt.Errorf("guard %s: %w", guard, err)
+		}
+	}
+	return nil
+}
+
+func (e Env) wantRaise(ctx context.Context, guard, key string, token lock.Token, verdict mark.Verdict, highest lock.Token) error {
+	got, err := e.Raise(ctx, guard, key, token)
+	if err != nil {
+		return fmt.Errorf("raise to %d: %w", token, err)
+	}
+	if got.Verdict != verdict || verdict != mark.Admitted && got.Highest != highest {
+		return fmt.Errorf("raise to %d: %s, highest %d; want %s, highest %d", token, got.Verdict, got.Highest, verdict, highest)
+	}
+	return nil
 }
 
 func lookups(ctx context.Context, e Env) error {

@@ -2,6 +2,7 @@ package pgmark
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,7 +12,44 @@ import (
 // statements are a guard's, built once from the configuration. Identifiers are quoted.
 type statements struct {
 	newer, newerOrSame string // admissions; parameters: key, token, max_jump
+	raise              string // as newer, for operators: it also makes a row where the table is the sidecar's own
 	read               string // parameter: key; no row or one
+}
+
+// own is the sidecar's own table of marks (migrations/fence/V1).
+var own = location{table: `"fence"."mark"`, key: "key", token: "token", keyType: "text", stamp: "updated_at"} //nolint:gochecknoglobals // a constant
+
+// location is where a guard's marks are, with quoted identifiers.
+type location struct {
+	table, key, token, keyType string
+	stamp                      string // "" for none
+	guard                      string // the guard's name as a literal, where the table holds several guards' marks; else ""
+}
+
+func locate(g config.Guard) location {
+	m := g.Mark
+	if m.Own() {
+		at := own
+		at.guard = "'" + strings.ReplaceAll(g.Name, "'", "''") + "'" // the configuration allows letters, digits, _ and - only
+		return at
+	}
+	at := location{
+		table: pgx.Identifier(m.Table).Sanitize(), key: pgx.Identifier{m.Key}.Sanitize(), token: pgx.Identifier{m.Token}.Sanitize(),
+		keyType: map[config.KeyType]string{config.KeyUUID: "uuid", config.KeyInt: "bigint", config.KeyText: "text"}[m.KeyType],
+	}
+	if m.UpdatedAt != "" {
+		at.stamp = pgx.Identifier{m.UpdatedAt}.Sanitize()
+	}
+	return at
+}
+
+// is is the condition that finds the key's row in the table known as alias.
+func (l location) is(alias string) string {
+	condition := alias + "." + l.key + " = $1::text::" + l.keyType
+	if l.guard != "" {
+		condition = alias + ".guard = " + l.guard + " AND " + condition
+	}
+	return condition
 }
 
 // durable says, in the very row that admits, whether the server keeps what it commits. A check at some earlier time isn't enough: the pool replaces
@@ -27,37 +65,41 @@ const durable = `current_setting('fsync') = 'on' AND current_setting('full_page_
 //
 // The token's distance from the mark is compared as token - mark, so nothing is added to a number that may be the largest. Both are at least 0; should
 // somebody have written a mark below 0, the subtraction can overflow, which is an error and hence no admission.
-func build(m config.Mark) statements {
-	table := pgx.Identifier(m.Table).Sanitize()
-	key, token := pgx.Identifier{m.Key}.Sanitize(), pgx.Identifier{m.Token}.Sanitize()
-	keyType := map[config.KeyType]string{config.KeyUUID: "uuid", config.KeyInt: "bigint", config.KeyText: "text"}[m.KeyType]
-	var stamp, stampColumn, stampValue string
-	if m.UpdatedAt != "" {
-		stampColumn, stampValue = ", "+pgx.Identifier{m.UpdatedAt}.Sanitize(), ", now()"
-		stamp = stampColumn + " = now()"
-	}
-	admit := func(compare string) string {
-		if m.Missing == config.MissingInsert {
-			// A key without a mark counts as having 0. The source row is left out when the token is implausible for a missing mark; when there is one, the
-			// condition of DO UPDATE decides.
-			return fmt.Sprintf(`
-INSERT INTO %[1]s AS m (%[2]s, %[3]s%[7]s)
-SELECT $1::text::%[4]s, $2::bigint%[8]s
- WHERE $2::bigint <= $3::bigint OR EXISTS (SELECT FROM %[1]s e WHERE e.%[2]s = $1::text::%[4]s)
-ON CONFLICT (%[2]s) DO UPDATE
-   SET %[3]s = EXCLUDED.%[3]s%[5]s
- WHERE m.%[3]s %[6]s EXCLUDED.%[3]s AND EXCLUDED.%[3]s - m.%[3]s <= $3::bigint
-RETURNING %[3]s, `+durable, table, key, token, keyType, stamp, compare, stampColumn, stampValue)
-		}
-		return fmt.Sprintf(`
-UPDATE %[1]s
-   SET %[3]s = $2::bigint%[5]s
- WHERE %[2]s = $1::text::%[4]s AND %[3]s %[6]s $2::bigint AND $2::bigint - %[3]s <= $3::bigint
-RETURNING %[3]s, `+durable, table, key, token, keyType, stamp, compare)
-	}
+func build(g config.Guard) statements {
+	at := locate(g)
+	insert := g.Mark.Missing == config.MissingInsert
 	return statements{
-		newer:       admit("<"),
-		newerOrSame: admit("<="),
-		read:        fmt.Sprintf("SELECT %[3]s FROM %[1]s WHERE %[2]s = $1::text::%[4]s", table, key, token, keyType),
+		newer:       at.admit("<", insert),
+		newerOrSame: at.admit("<=", insert),
+		raise:       at.admit("<", insert || g.Mark.Own()),
+		read:        fmt.Sprintf("SELECT m.%s FROM %s AS m WHERE %s", at.token, at.table, at.is("m")),
 	}
+}
+
+func (l location) admit(compare string, insert bool) string {
+	var stamp, columns, values, conflict string
+	if l.stamp != "" {
+		stamp, columns, values = ", "+l.stamp+" = now()", ", "+l.stamp, ", now()"
+	}
+	conflict = l.key
+	if l.guard != "" {
+		conflict, columns, values = "guard, "+l.key, columns+", guard", values+", "+l.guard
+	}
+	if !insert {
+		return fmt.Sprintf(`
+UPDATE %[1]s AS m
+   SET %[2]s = $2::bigint%[3]s
+ WHERE %[4]s AND m.%[2]s %[5]s $2::bigint AND $2::bigint - m.%[2]s <= $3::bigint
+RETURNING m.%[2]s, `+durable, l.table, l.token, stamp, l.is("m"), compare)
+	}
+	// A key without a mark counts as having 0. The source row is left out when the token is implausible for a missing mark; when there is one, the
+	// condition of DO UPDATE decides.
+	return fmt.Sprintf(`
+INSERT INTO %[1]s AS m (%[6]s, %[2]s%[7]s)
+SELECT $1::text::%[9]s, $2::bigint%[8]s
+ WHERE $2::bigint <= $3::bigint OR EXISTS (SELECT FROM %[1]s e WHERE %[4]s)
+ON CONFLICT (%[10]s) DO UPDATE
+   SET %[2]s = EXCLUDED.%[2]s%[3]s
+ WHERE m.%[2]s %[5]s EXCLUDED.%[2]s AND EXCLUDED.%[2]s - m.%[2]s <= $3::bigint
+RETURNING m.%[2]s, `+durable, l.table, l.token, stamp, l.is("e"), compare, l.key, columns, values, l.keyType, conflict)
 }

@@ -1,10 +1,11 @@
-// Package pgmark keeps marks in columns of existing PostgreSQL tables.
+// Package pgmark keeps marks in PostgreSQL: in columns of existing tables, or in the sidecar's own table fence.mark.
 package pgmark
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +37,7 @@ type guard struct {
 func New(pool *pgxpool.Pool, guards []config.Guard, timeout time.Duration, maxJump int64) *Store {
 	s := &Store{pool: pool, guards: map[string]guard{}, timeout: timeout, maxJump: maxJump}
 	for _, g := range guards {
-		s.guards[g.Name] = guard{statements: build(g.Mark), mark: g.Mark}
+		s.guards[g.Name] = guard{statements: build(g), mark: g.Mark}
 	}
 	return s
 }
@@ -56,25 +57,43 @@ func (s *Store) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 	if a.Newer {
 		statement = g.newer
 	}
-	admitted, err := s.raise(ctx, statement, a)
+	return s.decide(ctx, g, statement, a, s.maxJump)
+}
+
+// Raise implements mark.OperatedStore.
+func (s *Store) Raise(ctx context.Context, guardName, key string, token lock.Token) (mark.Decision, error) {
+	g, ok := s.guards[guardName]
+	if !ok {
+		return mark.Decision{}, fmt.Errorf("no guard %s", guardName)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.trusted(ctx); err != nil {
+		return mark.Decision{}, fmt.Errorf("raise: %w", err)
+	}
+	return s.decide(ctx, g, g.raise, mark.Admission{Guard: guardName, Key: key, Token: token, Newer: true}, math.MaxInt64)
+}
+
+func (s *Store) decide(ctx context.Context, g guard, statement string, a mark.Admission, maxJump int64) (mark.Decision, error) {
+	admitted, err := s.raise(ctx, statement, a, maxJump)
 	switch {
 	case err != nil:
 		return s.fault(ctx, err)
 	case admitted:
 		return mark.Decision{Verdict: mark.Admitted}, nil
 	}
-	return s.explain(ctx, g, a)
+	return s.explain(ctx, g, a, maxJump)
 }
 
 // raise runs the conditional statement and its settings as one pipeline with one Sync, hence as one transaction: when the pipeline
 // has ended without an error, it is committed, and durably so.
-func (s *Store) raise(ctx context.Context, statement string, a mark.Admission) (admitted bool, err error) {
+func (s *Store) raise(ctx context.Context, statement string, a mark.Admission, maxJump int64) (admitted bool, err error) {
 	batch := &pgx.Batch{}
 	// The server gives up before we do, so that a statement that waited for a row is over when we answer: one that we had
 	// only stopped listening to could still raise the mark later.
 	patience := s.timeout - s.timeout/4
 	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: patience, LockTimeout: patience})
-	batch.Queue(statement, a.Key, int64(a.Token), s.maxJump).QueryRow(func(row pgx.Row) error {
+	batch.Queue(statement, a.Key, int64(a.Token), maxJump).QueryRow(func(row pgx.Row) error {
 		var token int64
 		var durable bool
 		err := row.Scan(&token, &durable)
@@ -104,18 +123,13 @@ func (s *Store) fault(ctx context.Context, err error) (mark.Decision, error) {
 
 // explain reads the mark once to say why a request wasn't admitted. The refusal itself is final: this read decides
 // nothing but its wording.
-func (s *Store) explain(ctx context.Context, g guard, a mark.Admission) (mark.Decision, error) {
+func (s *Store) explain(ctx context.Context, g guard, a mark.Admission, maxJump int64) (mark.Decision, error) {
 	highest, found, err := s.read(ctx, g, a.Key)
 	if err != nil {
 		return mark.Decision{}, err
 	}
-	switch {
-	case !found && g.mark.Missing == config.MissingReject:
-		return mark.Decision{Verdict: mark.KeyNotFound}, nil
-	case highest > a.Token, highest == a.Token && a.Newer:
-		return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, nil
-	case int64(a.Token)-int64(highest) > s.maxJump:
-		return mark.Decision{Verdict: mark.Implausible, Highest: highest}, nil
+	if decision := a.Judge(highest, found, g.mark.Missing == config.MissingReject, maxJump); decision.Verdict != mark.Admitted {
+		return decision, nil
 	}
 	// The statement refused a token that the mark read now would admit: the mark was lowered in between.
 	return mark.Decision{}, fmt.Errorf("guard %s: %w: it stands at %d, below what refused %d a moment before", a.Guard, mark.ErrWentBack, highest, a.Token)

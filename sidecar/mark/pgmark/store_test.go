@@ -50,8 +50,8 @@ func newEnv(t *testing.T, owner string) marktest.Env {
 		return err
 	}
 	return marktest.Env{
-		Store:  pgmark.New(pool, guards(), 2*time.Second, maxJump),
-		Reject: "account", Insert: "rail", MaxJump: maxJump,
+		OperatedStore: pgmark.New(pool, guards(), 2*time.Second, maxJump),
+		Reject:        "account", Insert: "rail", MaxJump: maxJump,
 		Stranger: uuid.NewString(),
 		NewKey: func(ctx context.Context) (string, error) {
 			id := uuid.NewString()
@@ -77,12 +77,82 @@ func newEnv(t *testing.T, owner string) marktest.Env {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, scenario := range marktest.Scenarios() {
-		t.Run(scenario.Name, func(t *testing.T) {
+	for name, env := range map[string]func(*testing.T, string) marktest.Env{"columns": newEnv, "fence.mark": newOwnEnv} {
+		for _, scenario := range append(marktest.Scenarios(), marktest.SharedScenarios()...) {
+			t.Run(name+"/"+scenario.Name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+				defer cancel()
+				require.NoError(t, scenario.Run(ctx, env(t, pgtest.Database(t, migrations.PayDB(), migrations.Fence()))))
+			})
+		}
+	}
+}
+
+// ownGuards have their marks in fence.mark.
+func ownGuards() []config.Guard {
+	return []config.Guard{
+		{Name: "known", Mark: config.Mark{KeyType: config.KeyText, Missing: config.MissingReject}},
+		{Name: "any-key", Mark: config.Mark{KeyType: config.KeyText, Missing: config.MissingInsert}},
+	}
+}
+
+// newOwnEnv opens a store on the sidecar's own table under the sidecar's own role.
+func newOwnEnv(t *testing.T, owner string) marktest.Env {
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, owner, "fence_sidecar"), MaxConns: 12})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	e := newEnv(t, owner)
+	e.OperatedStore, e.Reject, e.Insert = pgmark.New(pool, ownGuards(), 2*time.Second, maxJump), "known", "any-key"
+	e.Base, e.TakesStrangers = 1, true
+	e.NewKey = func(ctx context.Context) (string, error) {
+		key := "Konto '" + uuid.NewString() + "' ü"
+		_, err := e.Raise(ctx, e.Reject, key, e.Base)
+		return key, err
+	}
+	e.Set = func(ctx context.Context, key string, token lock.Token) error {
+		_, err := pgtest.Connect(t, owner).Exec(ctx, "UPDATE fence.mark SET token = $2 WHERE guard = 'known' AND key = $1", key, token)
+		return err
+	}
+	e.Block = func(ctx context.Context, key string) (func() error, error) {
+		conn := pgtest.Connect(t, owner)
+		_, err := conn.Exec(ctx, "BEGIN")
+		if err == nil {
+			_, err = conn.Exec(ctx, "SELECT FROM fence.mark WHERE guard = 'known' AND key = $1 FOR UPDATE", key)
+		}
+		return func() error { return conn.Close(ctx) }, err
+	}
+	return e
+}
+
+// The sidecar's own table is known by its contract, and by what our role may do with it.
+func TestOwnTableMustBeThereAndOurs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sets   []migrations.Set
+		change string
+		want   string
+	}{
+		"no tables":        {nil, "", "sidecar migrate"},
+		"another version":  {[]migrations.Set{migrations.Fence()}, "UPDATE fence.schema_contract SET version = 99", "at version 99"},
+		"no right to mark": {[]migrations.Set{migrations.Fence()}, "REVOKE UPDATE (token) ON fence.mark FROM fence_sidecar", "our role may not"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
-			defer cancel()
-			require.NoError(t, scenario.Run(ctx, newEnv(t, pgtest.Database(t, migrations.PayDB(), migrations.Fence()))))
+			owner := pgtest.Database(t, c.sets...)
+			if c.change != "" {
+				_, err := pgtest.Connect(t, owner).Exec(t.Context(), c.change)
+				require.NoError(t, err)
+			}
+			groups := []string{"fence_sidecar"}
+			if c.sets == nil {
+				groups = nil // the role may not be there yet
+			}
+			pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, owner, groups...)})
+			require.NoError(t, err)
+			t.Cleanup(pool.Close)
+			require.ErrorContains(t, pgmark.New(pool, ownGuards(), time.Second, maxJump).Check(t.Context()), c.want)
 		})
 	}
 }
@@ -175,7 +245,7 @@ func TestTablesThatDoNotFitAreRefusedByName(t *testing.T) {
 
 // either sends each admission to one of several stores, each with connections of its own, as sidecars beside several replicas do.
 type either struct {
-	mark.Store
+	mark.OperatedStore
 	others []mark.Store
 	next   atomic.Uint64
 }
@@ -188,7 +258,7 @@ func TestSidecarsOnOneTableOrderTheirAdmissionsTogether(t *testing.T) {
 	t.Parallel()
 	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
 	env := newEnv(t, owner)
-	env.Store = &either{Store: env.Store, others: []mark.Store{env.Store, newEnv(t, owner).Store, newEnv(t, owner).Store}}
+	env.OperatedStore = &either{OperatedStore: env.OperatedStore, others: []mark.Store{env.OperatedStore, newEnv(t, owner).OperatedStore, newEnv(t, owner).OperatedStore}}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	require.NoError(t, marktest.OrderOfAdmissions(ctx, env))
@@ -235,10 +305,10 @@ func TestEveryQueryModeDecidesAlike(t *testing.T) {
 			pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, owner, "fence_account", "fence_rail"), QueryMode: mode, MaxConns: 12})
 			require.NoError(t, err)
 			t.Cleanup(pool.Close)
-			env.Store = pgmark.New(pool, guards(), 2*time.Second, maxJump)
+			env.OperatedStore = pgmark.New(pool, guards(), 2*time.Second, maxJump)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 			defer cancel()
-			for _, scenario := range marktest.Scenarios() {
+			for _, scenario := range append(marktest.Scenarios(), marktest.SharedScenarios()...) {
 				if scenario.Name == marktest.RaceName {
 					continue // one statement is atomic however it is sent, and the race takes long
 				}
@@ -294,7 +364,7 @@ CREATE TABLE late (id TEXT UNIQUE DEFERRABLE INITIALLY DEFERRED, mark BIGINT NOT
 
 // broken replaces a store's admission.
 type broken struct {
-	mark.Store
+	mark.OperatedStore
 	admit func(ctx context.Context, a mark.Admission) (mark.Decision, error)
 }
 
@@ -306,19 +376,21 @@ func (b broken) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 func TestConformanceFindsBrokenStores(t *testing.T) {
 	t.Parallel()
 	for name, control := range map[string]struct {
+		env      func(t *testing.T, owner string) marktest.Env
 		scenario func(ctx context.Context, e marktest.Env) error
-		breakIt  func(t *testing.T, owner string, e marktest.Env) mark.Store
+		breakIt  func(t *testing.T, owner string, e marktest.Env) mark.OperatedStore
 		finding  string
 	}{
-		"read, then write": {marktest.OrderOfAdmissions, readThenWrite, "admitted"},
-		"equal counts as newer": {byName("equalTokenIsAdmittedOnlyWhereTheRouteSaysSo"), func(_ *testing.T, _ string, e marktest.Env) mark.Store {
-			return broken{e.Store, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+		"read, then write":                {newEnv, marktest.OrderOfAdmissions, readThenWrite, "was admitted after"},
+		"read, then write, in fence.mark": {newOwnEnv, marktest.OrderOfAdmissions, ownReadThenWrite, "was admitted after"},
+		"equal counts as newer": {newEnv, byName("equalTokenIsAdmittedOnlyWhereTheRouteSaysSo"), func(_ *testing.T, _ string, e marktest.Env) mark.OperatedStore {
+			return broken{e.OperatedStore, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
 				a.Newer = false
 				return e.Admit(ctx, a)
 			}}
 		}, "want fenced out"},
-		"everything is admitted": {byName("higherTokenIsAdmittedAndLowerFencedOut"), func(_ *testing.T, _ string, e marktest.Env) mark.Store {
-			return broken{e.Store, func(context.Context, mark.Admission) (mark.Decision, error) {
+		"everything is admitted": {newEnv, byName("higherTokenIsAdmittedAndLowerFencedOut"), func(_ *testing.T, _ string, e marktest.Env) mark.OperatedStore {
+			return broken{e.OperatedStore, func(context.Context, mark.Admission) (mark.Decision, error) {
 				return mark.Decision{Verdict: mark.Admitted}, nil
 			}}
 		}, "want fenced out"},
@@ -328,8 +400,8 @@ func TestConformanceFindsBrokenStores(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 			defer cancel()
 			owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
-			env := newEnv(t, owner)
-			env.Store = control.breakIt(t, owner, env)
+			env := control.env(t, owner)
+			env.OperatedStore = control.breakIt(t, owner, env)
 			require.ErrorContains(t, control.scenario(ctx, env), control.finding)
 		})
 	}
@@ -345,12 +417,12 @@ func byName(name string) func(ctx context.Context, e marktest.Env) error {
 }
 
 // readThenWrite is what a check-then-act sidecar would do.
-func readThenWrite(t *testing.T, owner string, e marktest.Env) mark.Store {
+func readThenWrite(t *testing.T, owner string, e marktest.Env) mark.OperatedStore {
 	t.Helper()
 	pool, err := postgres.Open(t.Context(), postgres.Config{URL: owner, MaxConns: 12})
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	return broken{e.Store, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+	return broken{e.OperatedStore, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
 		highest, _, err := e.Read(ctx, a.Guard, a.Key)
 		if err != nil || highest >= a.Token {
 			return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, err
@@ -360,12 +432,33 @@ func readThenWrite(t *testing.T, owner string, e marktest.Env) mark.Store {
 	}}
 }
 
+// ownReadThenWrite is the same on the sidecar's own table.
+func ownReadThenWrite(t *testing.T, owner string, e marktest.Env) mark.OperatedStore {
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: owner, MaxConns: 12})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	read := func(ctx context.Context, guard, key string) (highest lock.Token, err error) {
+		err = pool.QueryRow(ctx, "SELECT coalesce((SELECT token FROM fence.mark WHERE guard = $1 AND key = $2), 0)", guard, key).Scan(&highest)
+		return highest, err
+	}
+	return broken{e.OperatedStore, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+		highest, err := read(ctx, a.Guard, a.Key)
+		if err != nil || highest >= a.Token {
+			return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, err
+		}
+		_, err = pool.Exec(ctx, `INSERT INTO fence.mark (guard, key, token) VALUES ($1, $2, $3)
+			ON CONFLICT (guard, key) DO UPDATE SET token = EXCLUDED.token`, a.Guard, a.Key, a.Token)
+		return mark.Decision{Verdict: mark.Admitted}, err
+	}}
+}
+
 // In-memory marks are the commonest home-made fence: a restart forgets them.
 func TestCrashScenarioFindsMarksInMemory(t *testing.T) {
 	t.Parallel()
 	env := newEnv(t, pgtest.Database(t, migrations.PayDB(), migrations.Fence()))
 	marks := map[string]lock.Token{}
-	env.Store = memory{broken{env.Store, func(_ context.Context, a mark.Admission) (mark.Decision, error) {
+	env.OperatedStore = memory{broken{env.OperatedStore, func(_ context.Context, a mark.Admission) (mark.Decision, error) {
 		if highest := marks[a.Guard+a.Key]; highest >= a.Token {
 			return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, nil
 		}
