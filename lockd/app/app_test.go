@@ -26,6 +26,12 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // start runs lockd in this process and returns its base URL and its admin's.
 func start(t *testing.T, config app.Config) (base, adminBase string) {
 	t.Helper()
+	a := started(t, config)
+	return "http://" + a.Address().String(), "http://" + a.AdminAddress().String()
+}
+
+func started(t *testing.T, config app.Config) *app.App {
+	t.Helper()
 	config.Listen, config.AdminListen = "127.0.0.1:0", "127.0.0.1:0"
 	config.StoreTimeout, config.StartupTimeout = time.Second, time.Second
 	a := app.New(config, hclog.NewNullLogger())
@@ -35,12 +41,17 @@ func start(t *testing.T, config app.Config) (base, adminBase string) {
 		defer cancel()
 		require.NoError(t, a.Stop(ctx))
 	})
-	return "http://" + a.Address().String(), "http://" + a.AdminAddress().String()
+	return a
 }
 
 func onDatabase(t *testing.T) (base, adminBase string) {
 	t.Helper()
-	return start(t, app.Config{DatabaseURL: pgtest.Login(t, pgtest.Database(t, migrations.LockDB()), "lockapp")})
+	return start(t, databaseConfig(t))
+}
+
+func databaseConfig(t *testing.T) app.Config {
+	t.Helper()
+	return app.Config{DatabaseURL: pgtest.Login(t, pgtest.Database(t, migrations.LockDB()), "lockapp")}
 }
 
 func client(t *testing.T, base, owner string) *lockclient.Client {

@@ -46,6 +46,9 @@ func Scenarios() []Scenario {
 		{"closingASessionReleasesItsGrants", closingASessionReleases},
 		{"heartbeatKeepsASessionAndItsGrantsAlive", heartbeatKeepsAlive},
 		{"revocationWithAnotherExpectedTokenChangesNothing", revocationChecksTheExpectedToken},
+		{"waitersAreServedInTheOrderOfArrival", waitersAreServedInOrder},
+		{"waiterIsGrantedWhenTheLeaseRunsOut", waiterIsGrantedWhenTheLeaseRunsOut},
+		{"cancelledWaiterLeavesNoGrant", cancelledWaiterLeavesNoGrant},
 		{"tokensIncreaseInTheOrderOfGrantsOnAHotKey", TokensIncreaseOnAHotKey},
 	}
 }
