@@ -72,13 +72,20 @@ func serve(t *testing.T, databaseURL string, args ...string) (p *process.Process
 	p = start(t, []string{"LOCKD_DATABASE_URL=" + databaseURL}, append([]string{
 		"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--startup-timeout", "500ms", "--store-timeout", "1s",
 	}, args...)...)
+	api, admin = urls(t, p)
+	return p, api, admin
+}
+
+// urls waits for a lockd to listen and returns the base URLs of API and admin listener.
+func urls(t *testing.T, p *process.Process) (api, admin string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	address, err := p.Address(ctx, "api")
 	require.NoError(t, err)
 	adminAddress, err := p.Address(ctx, "admin")
 	require.NoError(t, err)
-	return p, "http://" + address, "http://" + adminAddress
+	return "http://" + address, "http://" + adminAddress
 }
 
 func client(t *testing.T, base string) *lockclient.Client {
