@@ -25,6 +25,10 @@ func TestRolesAreDeniedWhatTheyDoNotNeed(t *testing.T) {
 		"resource can't write the rail's marks":     {paydb, "payapp", "DELETE FROM rail_high_water"},
 		"resource can't change the ledger":          {paydb, "payapp", "UPDATE ledger_entry SET amount_minor = 1"},
 		"resource can't delete from the ledger":     {paydb, "payapp", "DELETE FROM ledger_entry"},
+		"fenced resource can't read rail's marks":   {paydb, "payapp_fenced", "SELECT * FROM rail_high_water"},
+		"fenced resource can't write rail's marks":  {paydb, "payapp_fenced", "UPDATE rail_high_water SET highest_token = 1"},
+		"fenced resource can't change the ledger":   {paydb, "payapp_fenced", "UPDATE ledger_entry SET amount_minor = 1"},
+		"fenced resource can't create a raised one": {paydb, "payapp_fenced", "INSERT INTO account (account_id, currency, fence) VALUES (gen_random_uuid(), 'EUR', 5)"},
 		"resource has no part in fencing":           {paydb, "payapp", "SELECT * FROM fence.mark"},
 		"rail-proxy can't touch balances":           {paydb, "railapp", "UPDATE account SET balance_minor = 0"},
 		"rail-proxy can't change amounts":           {paydb, "railapp", "UPDATE payout SET amount_minor = 1"},
@@ -63,6 +67,8 @@ func TestRolesAreAllowedWhatTheyNeed(t *testing.T) {
 	paydb := pgtest.Database(t, migrations.PayDB(), migrations.SeedPayDB(), migrations.Fence())
 	for _, c := range []struct{ role, sql string }{
 		{"payapp", "UPDATE account SET balance_minor = balance_minor, updated_at = now() WHERE account_id = '" + account + "'"},
+		{"payapp_fenced", "UPDATE account SET balance_minor = balance_minor, fence = fence, updated_at = now() WHERE account_id = '" + account + "'"},
+		{"payapp_fenced", "SELECT count(*) FROM payout, ledger_entry, schema_contract"},
 		{"fence_account", "UPDATE account SET fence = 5, updated_at = now() WHERE account_id = '" + account + "' AND fence < 5"},
 		{"fence_account", "INSERT INTO fence.mark (guard, key, token) VALUES ('g', 'k', 1)"},
 		{"fence_rail", "INSERT INTO rail_high_water (account_id, highest_token) VALUES ('" + account + "', 5)"},
