@@ -4,13 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fenceline/internal/postgres"
 	"fenceline/paysvc/payout"
 )
+
+// Plain is the payment-resource's part of paydb in plain mode. It runs under the role payapp. Its errors are those of payout where
+// the answer is the domain's, else those of internal/postgres.
+type Plain struct{ payments }
+
+// NewPlain returns the store. Postings credit the account clearing; timeout bounds each statement.
+func NewPlain(pool *pgxpool.Pool, clearing uuid.UUID, timeout time.Duration) *Plain {
+	return &Plain{newPayments(pool, clearing, timeout)}
+}
 
 // balanceCheck is the constraint that keeps a balance from going below zero (C1 §1.5).
 const balanceCheck = "account_balance_ck"
@@ -24,7 +35,7 @@ func (s *Plain) Claim(ctx context.Context, id uuid.UUID, expected payout.State, 
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var err error
 		refused = nil
-		claimed, err = queryPayout(ctx, tx, claimPayout, id, holder.Owner, int64(holder.Token), expected)
+		claimed, err = queryPayout(ctx, tx, claimPayout, id, holder.Owner, int64(holder.Token), expected, claimable())
 		if errors.Is(err, pgx.ErrNoRows) {
 			refused, err = refuseClaim(ctx, tx, id, expected)
 		}
@@ -34,6 +45,15 @@ func (s *Plain) Claim(ctx context.Context, id uuid.UUID, expected payout.State, 
 		err = refused
 	}
 	return claimed, wrap("claim payout", err)
+}
+
+// claimable are the states from which the state machine lets a payout be claimed.
+func claimable() []string {
+	var states []string
+	for _, state := range payout.From(payout.Claim) {
+		states = append(states, string(state))
+	}
+	return states
 }
 
 // refuseClaim tells why the claim found nothing, by one read and never by guessing.
@@ -142,9 +162,11 @@ func readLegs(ctx context.Context, tx pgx.Tx, id uuid.UUID) ([]payout.Entry, err
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (payout.Entry, error) {
-		var e payout.Entry
-		err := row.Scan(&e.ID, &e.PayoutID, &e.AccountID, &e.Direction, &e.Minor, (*int64)(&e.Fence), &e.CreatedAt)
-		return e, err
-	})
+	return pgx.CollectRows(rows, scanLeg)
+}
+
+func scanLeg(row pgx.CollectableRow) (payout.Entry, error) {
+	var e payout.Entry
+	err := row.Scan(&e.ID, &e.PayoutID, &e.AccountID, &e.Direction, &e.Minor, (*int64)(&e.Fence), &e.CreatedAt)
+	return e, err
 }

@@ -65,6 +65,8 @@ type Posting struct {
 	Payout  Payout
 	Balance Minor   // the payer's, after the debit
 	Entries []Entry // the payout's legs, the DEBIT first
+	// Already is true when the payout had been posted before, and nothing was done now. Only fenced mode can tell.
+	Already bool
 }
 
 // Draft is a payout to be created.
@@ -115,6 +117,45 @@ func (e *InsufficientFundsError) Error() string {
 // Unwrap gives the identity.
 func (e *InsufficientFundsError) Unwrap() error { return ErrInsufficientFunds }
 
+// Guard names a place where tokens are compared. The values are those of the label resource of lock_fenced_out_total.
+type Guard string
+
+// The guards of fenced mode.
+const (
+	GuardAccount Guard = "account" // account.fence, or the payout's claim
+	GuardLedger  Guard = "ledger"  // the legs, or the payout's last transition
+	GuardRail    Guard = "rail"    // rail_high_water, or the payout's claim
+)
+
+// FencedOutError means that a newer token than the presented one has been seen: the holder's lease is over, and nothing was done. It is
+// ErrFencedOut with what was compared. Never repeat the call, neither under this token nor under a fresh one.
+type FencedOutError struct {
+	Guard     Guard
+	AccountID uuid.UUID
+	Presented lock.Token
+	Highest   lock.Token // never below Presented
+}
+
+func (e *FencedOutError) Error() string {
+	return fmt.Sprintf("%s: token %d was presented for %s %s, the highest seen is %d", ErrFencedOut, e.Presented, e.Guard, e.AccountID, e.Highest)
+}
+
+// Unwrap gives the identity.
+func (e *FencedOutError) Unwrap() error { return ErrFencedOut }
+
+// WrongStateError means that the payout's state doesn't allow the event. It is ErrTransition with the payout as it was found; nothing was done.
+type WrongStateError struct {
+	Payout Payout
+	Event  Event
+}
+
+func (e *WrongStateError) Error() string {
+	return fmt.Sprintf("%s: the payout is %s, which %s doesn't start from", ErrTransition, e.Payout.State, e.Event)
+}
+
+// Unwrap gives the identity.
+func (e *WrongStateError) Unwrap() error { return ErrTransition }
+
 // Ways in which a call can fail. Callers branch on these with errors.Is.
 var (
 	// ErrInvalid means that a value given from outside isn't acceptable; the text names it.
@@ -123,6 +164,8 @@ var (
 	ErrPayoutNotFound = errors.New("no such payout")
 	// ErrAccountNotFound means that there is no such account.
 	ErrAccountNotFound = errors.New("no such account")
+	// ErrFencedOut means that a newer token has been seen.
+	ErrFencedOut = errors.New("fenced out")
 	// ErrInsufficientFunds means that the account can't cover the amount.
 	ErrInsufficientFunds = errors.New("insufficient funds")
 	// ErrIdempotencyConflict means that the key was used before, for another request.

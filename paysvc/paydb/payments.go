@@ -15,21 +15,20 @@ import (
 	"fenceline/paysvc/payout"
 )
 
-// Plain is the payment-resource's part of paydb in plain mode. It runs under the role payapp. Its errors are those of payout where
-// the answer is the domain's, else those of internal/postgres.
-type Plain struct {
+// payments is what both modes of the payment-resource do in the same way: reading, and creating a payout, which is under no grant. Its
+// errors are those of payout where the answer is the domain's, else those of internal/postgres.
+type payments struct {
 	pool     *pgxpool.Pool
 	clearing uuid.UUID
 	tx       postgres.TxOptions
 }
 
-// NewPlain returns the store. Postings credit the account clearing; timeout bounds each statement.
-func NewPlain(pool *pgxpool.Pool, clearing uuid.UUID, timeout time.Duration) *Plain {
-	return &Plain{pool: pool, clearing: clearing, tx: postgres.TxOptions{StatementTimeout: timeout, LockTimeout: timeout}}
+func newPayments(pool *pgxpool.Pool, clearing uuid.UUID, timeout time.Duration) payments {
+	return payments{pool: pool, clearing: clearing, tx: postgres.TxOptions{StatementTimeout: timeout, LockTimeout: timeout}}
 }
 
 // Payout returns the payout, or payout.ErrPayoutNotFound.
-func (s *Plain) Payout(ctx context.Context, id uuid.UUID) (payout.Payout, error) {
+func (s *payments) Payout(ctx context.Context, id uuid.UUID) (payout.Payout, error) {
 	var found payout.Payout
 	err := s.read(ctx, selectPayout, []any{id}, func(rows pgx.Rows) error {
 		var err error
@@ -40,7 +39,7 @@ func (s *Plain) Payout(ctx context.Context, id uuid.UUID) (payout.Payout, error)
 }
 
 // Payouts returns a page of payouts in the order (created_at, payout_id), and whether another one exists after it.
-func (s *Plain) Payouts(ctx context.Context, q payout.Query) (page []payout.Payout, more bool, err error) {
+func (s *payments) Payouts(ctx context.Context, q payout.Query) (page []payout.Payout, more bool, err error) {
 	var state *string
 	if q.State != "" {
 		state = (*string)(&q.State)
@@ -61,7 +60,7 @@ func (s *Plain) Payouts(ctx context.Context, q payout.Query) (page []payout.Payo
 }
 
 // Account returns the account with the sum of its entries, or payout.ErrAccountNotFound.
-func (s *Plain) Account(ctx context.Context, id uuid.UUID) (payout.Account, error) {
+func (s *payments) Account(ctx context.Context, id uuid.UUID) (payout.Account, error) {
 	var a payout.Account
 	err := s.read(ctx, selectAccount, []any{id}, func(rows pgx.Rows) error {
 		var err error
@@ -78,7 +77,7 @@ func (s *Plain) Account(ctx context.Context, id uuid.UUID) (payout.Account, erro
 // Create makes a PENDING payout, or returns the one that was made under the same key (created is then false). Errors:
 // payout.ErrIdempotencyConflict when that one is another, ErrAccountNotFound, ErrInvalid for a currency that isn't the account's and for
 // the clearing account.
-func (s *Plain) Create(ctx context.Context, d payout.Draft) (p payout.Payout, created bool, err error) {
+func (s *payments) Create(ctx context.Context, d payout.Draft) (p payout.Payout, created bool, err error) {
 	if d.AccountID == s.clearing {
 		return p, false, fmt.Errorf("%w: accountId: the clearing account pays nothing out", payout.ErrInvalid)
 	}
@@ -98,7 +97,7 @@ func (s *Plain) Create(ctx context.Context, d payout.Draft) (p payout.Payout, cr
 }
 
 // known tells why nothing was inserted.
-func (s *Plain) known(ctx context.Context, tx pgx.Tx, d payout.Draft) (payout.Payout, error) {
+func (s *payments) known(ctx context.Context, tx pgx.Tx, d payout.Draft) (payout.Payout, error) {
 	existing, err := queryPayout(ctx, tx, selectPayoutByKey, d.IdempotencyKey)
 	switch {
 	case err == nil && d.Same(existing):
@@ -125,12 +124,12 @@ func (s *Plain) known(ctx context.Context, tx pgx.Tx, d payout.Draft) (payout.Pa
 var errChanged = fmt.Errorf("%w: the rows changed between two statements", postgres.ErrSerialization)
 
 // inTx runs fn in a transaction and gives amounts out of range their identity.
-func (s *Plain) inTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+func (s *payments) inTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	return outOfRange(postgres.InTx(ctx, s.pool, s.tx, fn))
 }
 
 // read runs one query, bounded like a transaction's statements.
-func (s *Plain) read(ctx context.Context, sql string, args []any, collect func(pgx.Rows) error) error {
+func (s *payments) read(ctx context.Context, sql string, args []any, collect func(pgx.Rows) error) error {
 	batch := &pgx.Batch{}
 	postgres.QueueSetup(batch, s.tx)
 	batch.Queue(sql, args...)

@@ -1,0 +1,21 @@
+package paydb
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Broken returns the store with one of its statements changed, for negative controls: old must stand in it exactly once.
+func (s *Fenced) Broken(t *testing.T, statement, old, changed string) *Fenced {
+	t.Helper()
+	broken := *s
+	text, ok := map[string]*string{
+		"raise": &broken.sql.raise, "claim": &broken.sql.claim, "debit": &broken.sql.debit, "leg": &broken.sql.leg, "transition": &broken.sql.transition,
+	}[statement]
+	require.True(t, ok, statement)
+	require.Equal(t, 1, strings.Count(*text, old), "%q in %s", old, statement)
+	*text = strings.Replace(*text, old, changed, 1)
+	return &broken
+}
