@@ -340,3 +340,41 @@ func readEnvironment(t *testing.T, file string) map[string]string {
 	}
 	return settings
 }
+
+// The switch and its loud absence, on the real program.
+func TestFencingIsSwitchedByOneSettingAndItsAbsenceIsLoud(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t, migrations.PayDB(), migrations.SeedPayDB())
+	for name, c := range map[string]struct {
+		role, event string
+		env         []string
+		flags       []string
+		ready       int
+	}{
+		"off by default":               {"payapp", "fencing_disabled", nil, nil, 200},
+		"off, with fenced mode's role": {"payapp_fenced", "fencing_disabled", []string{"PAYMENT_FENCING_ENABLED=false"}, nil, 200},
+		"on by environment":            {"payapp_fenced", "fencing_enabled", []string{"PAYMENT_FENCING_ENABLED=true"}, nil, 200},
+		"on by flag":                   {"payapp_fenced", "fencing_enabled", nil, []string{"--fencing-enabled"}, 200},
+		"on, without the right":        {"payapp", "fencing_enabled", nil, []string{"--fencing-enabled"}, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := append([]string{"PAYSVC_DATABASE_URL=" + pgtest.Login(t, database, c.role)}, c.env...)
+			p := start(t, env, append([]string{"resource", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, c.flags...)...)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			admin, err := p.Address(ctx, "admin")
+			require.NoError(t, err)
+			answer := eventually(t, "http://"+admin+"/readyz", c.ready)
+			events := p.Events(c.event)
+			require.Len(t, events, 1)
+			require.Equal(t, "payment.fencing.enabled", events[0].Text("setting"))
+			if c.event == "fencing_disabled" {
+				require.Equal(t, "warn", events[0].Text("@level"))
+			}
+			if c.ready != 200 {
+				require.Contains(t, answer, "payapp_fenced")
+			}
+		})
+	}
+}

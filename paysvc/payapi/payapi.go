@@ -29,27 +29,38 @@ const (
 
 // Error codes. Programs branch on these.
 const (
-	CodeValidationFailed    = "VALIDATION_FAILED"    // 400
-	CodeInvalidToken        = "INVALID_TOKEN"        // 400
-	CodeNotFound            = "NOT_FOUND"            // 404, no such call
-	CodePayoutNotFound      = "PAYOUT_NOT_FOUND"     // 404
-	CodeAccountNotFound     = "ACCOUNT_NOT_FOUND"    // 404
-	CodeMethodNotAllowed    = "METHOD_NOT_ALLOWED"   // 405
-	CodeRequestTimeout      = "REQUEST_TIMEOUT"      // 408
-	CodePayoutNotClaimable  = "PAYOUT_NOT_CLAIMABLE" // 409, details: state, expectedState
-	CodeIdempotencyConflict = "IDEMPOTENCY_CONFLICT" // 409
-	CodeFencedOut           = "FENCED_OUT"           // 409
-	CodeDuplicateSubmission = "DUPLICATE_SUBMISSION" // 409
-	CodeRailAmbiguous       = "RAIL_AMBIGUOUS"       // 409
-	CodeBodyTooLarge        = "BODY_TOO_LARGE"       // 413
-	CodeInsufficientFunds   = "INSUFFICIENT_FUNDS"   // 422
-	CodeAmountOutOfRange    = "AMOUNT_OUT_OF_RANGE"  // 422, a balance would leave the range of 64 bits
-	CodeHeadTooLarge        = "HEAD_TOO_LARGE"       // 431
-	CodeInternal            = "INTERNAL"             // 500, a defect of the deployment or the program
-	CodePostingIncomplete   = "POSTING_INCOMPLETE"   // 500, debited, but the legs aren't written
-	CodeStoreUnavailable    = "STORE_UNAVAILABLE"    // 503, nothing has happened
-	CodeOutcomeUnknown      = "OUTCOME_UNKNOWN"      // 503, details: outcome = unknown
-	CodeRailUnavailable     = "RAIL_UNAVAILABLE"     // 503, only when provably nothing was presented
+	CodeValidationFailed     = "VALIDATION_FAILED"      // 400
+	CodeInvalidToken         = "INVALID_TOKEN"          // 400
+	CodeNotFound             = "NOT_FOUND"              // 404, no such call
+	CodePayoutNotFound       = "PAYOUT_NOT_FOUND"       // 404
+	CodeAccountNotFound      = "ACCOUNT_NOT_FOUND"      // 404
+	CodeMethodNotAllowed     = "METHOD_NOT_ALLOWED"     // 405
+	CodeRequestTimeout       = "REQUEST_TIMEOUT"        // 408
+	CodePayoutNotClaimable   = "PAYOUT_NOT_CLAIMABLE"   // 409, details: state, expectedState
+	CodePayoutNotPostable    = "PAYOUT_NOT_POSTABLE"    // 409, details: state; fenced mode only
+	CodePayoutNotSubmittable = "PAYOUT_NOT_SUBMITTABLE" // 409, details: state; fenced mode only
+	CodeIdempotencyConflict  = "IDEMPOTENCY_CONFLICT"   // 409
+	CodeFencedOut            = "FENCED_OUT"             // 409
+	CodeDuplicateSubmission  = "DUPLICATE_SUBMISSION"   // 409
+	CodeRailAmbiguous        = "RAIL_AMBIGUOUS"         // 409
+	CodeBodyTooLarge         = "BODY_TOO_LARGE"         // 413
+	CodeInsufficientFunds    = "INSUFFICIENT_FUNDS"     // 422
+	CodeAmountOutOfRange     = "AMOUNT_OUT_OF_RANGE"    // 422, a balance would leave the range of 64 bits
+	CodeHeadTooLarge         = "HEAD_TOO_LARGE"         // 431
+	CodeInternal             = "INTERNAL"               // 500, a defect of the deployment or the program
+	CodePostingIncomplete    = "POSTING_INCOMPLETE"     // 500, debited, but the legs aren't written
+	CodeStoreUnavailable     = "STORE_UNAVAILABLE"      // 503, nothing has happened
+	CodeOutcomeUnknown       = "OUTCOME_UNKNOWN"        // 503, details: outcome = unknown
+	CodeRailUnavailable      = "RAIL_UNAVAILABLE"       // 503, only when provably nothing was presented
+)
+
+// Details of FENCED_OUT, spelt as a sidecar spells them.
+const (
+	DetailResourceType   = "resourceType" // account, ledger or rail; a sidecar's guard
+	DetailResourceID     = "resourceId"
+	DetailPresentedToken = "presentedToken"
+	DetailHighestToken   = "highestToken"
+	DetailOwnerID        = "ownerId"
 )
 
 // Time is an instant in the contract's format.

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fenceline/internal/daemon"
+	"fenceline/paysvc/payout"
 )
 
 // noRoute is the label of requests that are no call.
@@ -16,6 +17,7 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	refused  prometheus.Counter
+	fenced   *prometheus.CounterVec
 }
 
 func newMetrics(registry prometheus.Registerer, routes []route) *metrics {
@@ -29,8 +31,14 @@ func newMetrics(registry prometheus.Registerer, routes []route) *metrics {
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "payout_transition_refused_total", Help: "Transitions that the state machine doesn't have.",
 		}),
+		fenced: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lock_fenced_out_total", Help: "Writes refused because a newer token had been seen. Healthy at 0.",
+		}, []string{"resource"}),
 	}
-	registry.MustRegister(m.requests, m.seconds, m.refused)
+	registry.MustRegister(m.requests, m.seconds, m.refused, m.fenced)
+	for _, guard := range []payout.Guard{payout.GuardAccount, payout.GuardLedger} {
+		m.fenced.WithLabelValues(string(guard))
+	}
 	for _, r := range append([]route{{name: noRoute}}, routes...) {
 		m.seconds.WithLabelValues(r.name)
 		for _, class := range []int{200, 400, 500} {
@@ -44,6 +52,8 @@ func (m *metrics) answered(route string, status int, took time.Duration) {
 	m.requests.WithLabelValues(route, statusClass(status)).Inc()
 	m.seconds.WithLabelValues(route).Observe(took.Seconds())
 }
+
+func (m *metrics) fencedOut(guard payout.Guard) { m.fenced.WithLabelValues(string(guard)).Inc() }
 
 func statusClass(status int) string {
 	switch {

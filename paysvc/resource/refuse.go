@@ -27,6 +27,8 @@ func (a *API) refuse(c *call, err error) {
 func (a *API) catalogue(c *call, err error) *httperr.Error {
 	var notClaimable *payout.NotClaimableError
 	var funds *payout.InsufficientFundsError
+	var fenced *payout.FencedOutError
+	var wrongState *payout.WrongStateError
 	switch {
 	// First of all: after a debit nothing is a plain refusal any more.
 	case errors.Is(err, postgres.ErrOutcomeUnknown), errors.Is(err, payout.ErrPostingIncomplete):
@@ -41,6 +43,11 @@ func (a *API) catalogue(c *call, err error) *httperr.Error {
 		return httperr.New(404, payapi.CodeAccountNotFound, "no account has this id")
 	case errors.Is(err, payout.ErrIdempotencyConflict):
 		return httperr.New(409, payapi.CodeIdempotencyConflict, "%s was used before, for another request; a new payout needs a new key", payapi.HeaderIdempotencyKey)
+	case errors.As(err, &fenced):
+		return fencedOut(c, fenced)
+	case errors.As(err, &wrongState):
+		return httperr.New(409, payapi.CodePayoutNotPostable, "the payout is %s and nothing was posted; read it again and decide again", wrongState.Payout.State).
+			With("state", string(wrongState.Payout.State))
 	case errors.As(err, &notClaimable):
 		return httperr.New(409, payapi.CodePayoutNotClaimable, "%s; read it again and decide again", notClaimable).
 			With("state", string(notClaimable.Payout.State)).With("expectedState", string(notClaimable.Expected))
@@ -53,6 +60,56 @@ func (a *API) catalogue(c *call, err error) *httperr.Error {
 		return httperr.New(422, payapi.CodeAmountOutOfRange, "a sum would leave the range of 64 bits; nothing was changed")
 	}
 	return a.fault(c, err)
+}
+
+func fencedOut(c *call, refused *payout.FencedOutError) *httperr.Error {
+	return httperr.New(409, payapi.CodeFencedOut, "a newer token has been seen for this account; stop working under this one").
+		With(payapi.DetailPresentedToken, int64(refused.Presented)).With(payapi.DetailHighestToken, int64(refused.Highest)).
+		With(payapi.DetailResourceType, string(refused.Guard)).With(payapi.DetailResourceID, refused.AccountID.String()).
+		With(payapi.DetailOwnerID, c.holder.Owner)
+}
+
+// rejected logs and counts a write that the fence or the state machine refused. Anything else isn't its business.
+func (a *API) rejected(c *call, payoutID string, event payout.Event, err error) {
+	var fenced *payout.FencedOutError
+	if errors.As(err, &fenced) {
+		a.metrics.fencedOut(fenced.Guard)
+		route, _ := c.UserValue(routeName).(string)
+		a.logger.Error("fenced out", "event", "fenced_out", "resource", string(fenced.Guard), "resourceId", fenced.AccountID.String(),
+			"presentedToken", int64(fenced.Presented), "highestToken", int64(fenced.Highest), "ownerId", c.holder.Owner, "route", route,
+			"payoutId", payoutID, "traceId", c.traceID)
+		return
+	}
+	state, event, refused := refusedTransition(event, err)
+	if !refused {
+		return
+	}
+	a.metrics.refused.Inc()
+	fields := []any{
+		"event", "transition_refused", "payoutId", payoutID, "transition", string(event), "state", string(state),
+		"token", int64(c.holder.Token), "ownerId", c.holder.Owner, "traceId", c.traceID,
+	}
+	var notClaimable *payout.NotClaimableError
+	if errors.As(err, &notClaimable) {
+		fields = append(fields, "expectedState", string(notClaimable.Expected))
+	}
+	a.logger.Warn("transition refused", fields...)
+}
+
+// refusedTransition says which arrow was asked for that the state machine doesn't have.
+func refusedTransition(event payout.Event, err error) (payout.State, payout.Event, bool) {
+	var notClaimable *payout.NotClaimableError
+	var wrongState *payout.WrongStateError
+	var funds *payout.InsufficientFundsError
+	switch {
+	case errors.As(err, &notClaimable):
+		return notClaimable.Payout.State, event, true
+	case errors.As(err, &wrongState):
+		return wrongState.Payout.State, wrongState.Event, true
+	case errors.As(err, &funds) && funds.Payout.State != payout.Failed:
+		return funds.Payout.State, payout.RefuseFunds, true // no funds, and no way to FAILED either
+	}
+	return "", "", false
 }
 
 // halfDone answers what is neither success nor failure. A lost answer to a commit is 503, which tells a proxy that the effect may be

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
@@ -76,15 +77,30 @@ func (l *lines) events(t *testing.T, name string) []map[string]any {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
+	return newBenchOf(t, "payapp", func(pool *pgxpool.Pool) resource.Store {
+		return paydb.NewPlain(pool, uuid.MustParse(clearing), 3*time.Second)
+	})
+}
+
+// newFencedBench is newBench in fenced mode.
+func newFencedBench(t *testing.T) *bench {
+	t.Helper()
+	return newBenchOf(t, "payapp_fenced", func(pool *pgxpool.Pool) resource.Store {
+		return paydb.NewFenced(pool, uuid.MustParse(clearing), 3*time.Second)
+	})
+}
+
+func newBenchOf(t *testing.T, role string, store func(*pgxpool.Pool) resource.Store) *bench {
+	t.Helper()
 	t.Parallel()
 	database := pgtest.Database(t, migrations.PayDB(), migrations.SeedPayDB())
-	pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, database, "payapp")})
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, database, role)})
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	b := &bench{t: t, owner: pgtest.Connect(t, database), registry: prometheus.NewRegistry(), log: &lines{}}
 	logger, err := daemon.NewLogger("payment-resource", "info", b.log)
 	require.NoError(t, err)
-	server := resource.NewServer(paydb.NewPlain(pool, uuid.MustParse(clearing), 3*time.Second), logger, b.registry)
+	server := resource.NewServer(store(pool), logger, b.registry)
 	l, err := daemon.Listen(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	daemon.ServeHTTP("api", l, server, hclog.NewNullLogger(), make(chan error, 1))

@@ -1,7 +1,7 @@
 // Package resource is the payment-resource over HTTP (the calls P1 to P6): accounts, payouts and the ledger.
 //
-// It knows nothing of fencing. It wants a token on every write to a payout, since the schema wants to know under which grant a
-// payout was claimed, and it compares that token with nothing.
+// It wants a token on every write to a payout, since the schema wants to know under which grant a payout was claimed. Whether that token is compared
+// with anything is the store's business: plain mode's compares nothing, fenced mode's refuses an old one.
 package resource
 
 import (
@@ -45,10 +45,11 @@ type Store interface {
 	// ErrAccountNotFound, ErrIdempotencyConflict.
 	Create(ctx context.Context, d payout.Draft) (p payout.Payout, created bool, err error)
 	// Claim moves the payout from the expected state to CLAIMED. Errors: payout.ErrPayoutNotFound, *payout.NotClaimableError,
-	// *payout.InsufficientFundsError.
+	// *payout.InsufficientFundsError; in fenced mode also *payout.FencedOutError.
 	Claim(ctx context.Context, id uuid.UUID, expected payout.State, holder payout.Holder) (payout.Payout, error)
-	// Post writes the payout into the ledger. Errors: payout.ErrPayoutNotFound, ErrInsufficientFunds, ErrOverflow, and
-	// ErrPostingIncomplete, alone or with postgres.ErrOutcomeUnknown, when the payer has been debited.
+	// Post writes the payout into the ledger. Errors: payout.ErrPayoutNotFound, ErrInsufficientFunds, ErrOverflow. In plain mode also
+	// ErrPostingIncomplete, alone or with postgres.ErrOutcomeUnknown, when the payer has been debited; in fenced mode also *payout.FencedOutError and
+	// *payout.WrongStateError.
 	Post(ctx context.Context, id uuid.UUID, holder payout.Holder) (payout.Posting, error)
 }
 

@@ -1,8 +1,6 @@
 package resource
 
 import (
-	"errors"
-
 	"github.com/google/uuid"
 
 	"fenceline/internal/httperr"
@@ -70,15 +68,8 @@ func (a *API) claim(c *call) error {
 		return err
 	}
 	p, err := a.store.Claim(c.ctx, id, expected, c.holder)
-	var refused *payout.NotClaimableError
-	switch {
-	case errors.As(err, &refused):
-		a.metrics.refused.Inc()
-		a.logger.Warn("transition refused", "event", "transition_refused", "payoutId", id.String(), "transition", string(payout.Claim),
-			"state", string(refused.Payout.State), "expectedState", string(expected), "token", int64(c.holder.Token),
-			"ownerId", c.holder.Owner, "traceId", c.traceID)
-		return err
-	case err != nil:
+	if err != nil {
+		a.rejected(c, id.String(), payout.Claim, err)
 		return err
 	}
 	a.logger.Info("payout claimed", "event", "payout_claimed", "payoutId", id.String(), "accountId", p.AccountID.String(),
@@ -108,7 +99,13 @@ func (a *API) post(c *call) error {
 	}
 	posting, err := a.store.Post(c.ctx, id, c.holder)
 	if err != nil {
+		a.rejected(c, id.String(), payout.Post, err)
 		return err
+	}
+	if posting.Already {
+		a.logger.Info("payout was posted by another holder; nothing was done", "event", "payout_already_posted", "payoutId", id.String(),
+			"token", int64(c.holder.Token), "ownerId", c.holder.Owner, "traceId", c.traceID)
+		return httperr.WriteJSON(c.RequestCtx, 200, wirePosting(posting))
 	}
 	a.logger.Info("payout posted", "event", "payout_posted", "payoutId", id.String(), "accountId", posting.Payout.AccountID.String(),
 		"amountMinor", int64(posting.Payout.Money.Minor), "currency", string(posting.Payout.Money.Currency),
