@@ -12,10 +12,16 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// ServeHTTP serves the fasthttp server on the listener and returns at once. It
+// HTTPServer is what ServeHTTP and StopHTTP need of a server on fasthttp.
+type HTTPServer interface {
+	Serve(l net.Listener) error
+	ShutdownWithContext(ctx context.Context) error
+}
+
+// ServeHTTP serves the server on the listener and returns at once. It
 // logs the address as event "listening", which is how whoever started the process with
 // port 0 learns the real port. A failure later is reported to failed.
-func ServeHTTP(name string, l net.Listener, server *fasthttp.Server, logger hclog.Logger, failed chan<- error) {
+func ServeHTTP(name string, l net.Listener, server HTTPServer, logger hclog.Logger, failed chan<- error) {
 	logger.Info("listening", "event", "listening", "listener", name, "address", l.Addr().String())
 	go func() {
 		if err := server.Serve(l); err != nil {
@@ -26,7 +32,7 @@ func ServeHTTP(name string, l net.Listener, server *fasthttp.Server, logger hclo
 
 // StopHTTP closes the server's listener, lets requests under way finish and
 // closes idle connections, all within ctx.
-func StopHTTP(server *fasthttp.Server) func(context.Context) error {
+func StopHTTP(server HTTPServer) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := server.ShutdownWithContext(ctx); err != nil {
 			return fmt.Errorf("requests still under way: %w", err)

@@ -64,7 +64,10 @@ func (e *Error) With(key string, value any) *Error {
 // Write puts the error on the response and replaces whatever body was there.
 // Headers that the handler set before stay. A RetryAfterMillis is repeated as
 // the Retry-After header in whole seconds, rounded up (RFC 9110, 10.2.3).
-func (e *Error) Write(ctx *fasthttp.RequestCtx, traceID string) {
+func (e *Error) Write(ctx *fasthttp.RequestCtx, traceID string) { e.WriteTo(&ctx.Response, traceID) }
+
+// WriteTo does the same for a response without a request.
+func (e *Error) WriteTo(response *fasthttp.Response, traceID string) {
 	out := *e
 	out.TraceID = traceID
 	body, err := json.Marshal(out)
@@ -72,13 +75,13 @@ func (e *Error) Write(ctx *fasthttp.RequestCtx, traceID string) {
 		out.Details = nil
 		body, _ = json.Marshal(out)
 	}
-	ctx.Response.ResetBody()
-	ctx.SetStatusCode(e.Status)
-	ctx.SetContentType(ContentType)
+	response.ResetBody()
+	response.SetStatusCode(e.Status)
+	response.Header.SetContentType(ContentType)
 	if e.RetryAfterMillis > 0 {
-		ctx.Response.Header.Set("Retry-After", fmt.Sprint((e.RetryAfterMillis+999)/1000))
+		response.Header.Set("Retry-After", fmt.Sprint((e.RetryAfterMillis+999)/1000))
 	}
-	ctx.SetBody(body)
+	response.SetBody(body)
 }
 
 // WriteJSON answers with a status and a JSON body.

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/valyala/fasthttp"
 
 	"fenceline/internal/daemon"
+	"fenceline/internal/httpserver"
 	"fenceline/lockd/httpapi"
 	"fenceline/lockd/lock"
 )
@@ -39,7 +39,7 @@ type App struct {
 	failed   chan error
 	backend  *backend
 	admin    *daemon.Admin
-	server   *fasthttp.Server
+	server   *httpserver.Server
 	address  net.Addr
 	adminAt  net.Addr
 }
