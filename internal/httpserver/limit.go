@@ -159,3 +159,11 @@ func (c *counted) CloseWrite() error {
 	}
 	return errors.ErrUnsupported
 }
+
+// SyscallConn is the socket, for whoever has to see that the client has hung up.
+func (c *counted) SyscallConn() (syscall.RawConn, error) {
+	if socket, ok := c.Conn.(syscall.Conn); ok {
+		return socket.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
+}

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"syscall"
@@ -41,7 +40,7 @@ func (a *API) giveBackIfGone(c *call, grant lock.Grant) error {
 
 // rawConn is the socket of a connection; nil for one that has none, as in tests.
 func rawConn(conn net.Conn) syscall.RawConn {
-	if secured, ok := conn.(*tls.Conn); ok {
+	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secured.NetConn()
 	}
 	socket, ok := conn.(syscall.Conn)
