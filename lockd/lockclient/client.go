@@ -7,12 +7,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"fenceline/lockd/lock"
@@ -22,29 +20,22 @@ import (
 // maxAnswer bounds an answer that is read into memory.
 const maxAnswer = 64 << 10
 
-// Client talks to one lockd. It is safe for concurrent use.
+// Client talks to one lockd, call by call: each is sent once and nothing is kept alive. Most programs want Open instead. It is safe for
+// concurrent use.
 type Client struct {
-	base  string
-	owner string
-	http  *http.Client
+	base           string
+	owner          string
+	timeout        time.Duration // of each call; 0 means none
+	tokenFile      string
+	http           *http.Client
+	ownConnections bool // nobody else uses them
 }
 
-// New returns a client for the lockd at base (such as http://127.0.0.1:7400) that acts as owner, 1 to 64 characters.
-// The HTTP client's time limit bounds each call; nil means one with 10 s. Redirects aren't followed, whatever the client says: lockd sends none.
-func New(base, owner string, httpClient *http.Client) (*Client, error) {
-	parsed, err := url.Parse(base)
-	if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.RawQuery != "" || parsed.Fragment != "" {
-		return nil, errors.New("lockd's address: want a URL such as http://127.0.0.1:7400") // not quoted: it may hold a password
+// CloseIdleConnections closes connections that no call uses, unless they belong to an HTTP client that was given.
+func (c *Client) CloseIdleConnections() {
+	if c.ownConnections {
+		c.http.CloseIdleConnections()
 	}
-	if err := lock.ValidOwner("owner", owner); err != nil {
-		return nil, err
-	}
-	if httpClient == nil {
-		httpClient = &http.Client{Timeout: 10 * time.Second}
-	}
-	own := *httpClient
-	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{base: strings.TrimSuffix(base, "/"), owner: owner, http: &own}, nil
 }
 
 // OpenSession opens a session (L1) that lasts ttl without a heartbeat, 1 s to 60 s; 0 means the server's default.
@@ -54,8 +45,8 @@ func (c *Client) OpenSession(ctx context.Context, ttl time.Duration) (lockapi.Se
 		method: http.MethodPost, path: "/v1/sessions", status: http.StatusCreated,
 		body: lockapi.OpenSessionRequest{OwnerID: c.owner, TTLMillis: millis(ttl)},
 	}, &session)
-	if err == nil && session.SessionID == "" {
-		err = fmt.Errorf("open session: %w: no session id", ErrNoAnswer)
+	if err == nil && (session.SessionID == "" || !plausible(session.TTLMillis)) {
+		err = fmt.Errorf("open session: %w: no session id, or no time to live that can be meant", ErrNoAnswer)
 	}
 	return session, err
 }
@@ -76,28 +67,34 @@ func (c *Client) CloseSession(ctx context.Context, sessionID string) error {
 // has it, and lock.ErrSessionUnknown or lock.ErrSessionExpired. After an error that leaves the outcome open, the same call again is
 // safe: it ends with a newer token.
 func (c *Client) Acquire(ctx context.Context, key, sessionID string, ttl time.Duration) (lockapi.LockGrant, error) {
-	return c.grant(ctx, "acquire", key, 0, lockapi.AcquireRequest{SessionID: sessionID, TTLMillis: millis(ttl)})
+	return c.AcquireWaiting(ctx, key, sessionID, ttl, 0)
+}
+
+// AcquireWaiting is Acquire, but lets lockd wait for the key until it is free, up to 30 s. The lease begins with the grant: the answer's
+// GrantedAfterMillis says how long the request waited before.
+func (c *Client) AcquireWaiting(ctx context.Context, key, sessionID string, ttl, wait time.Duration) (lockapi.LockGrant, error) {
+	return c.grant(ctx, "acquire", key, 0, wait, lockapi.AcquireRequest{SessionID: sessionID, TTLMillis: millis(ttl), WaitMillis: millis(wait)})
 }
 
 // Renew prolongs a grant (L5): it lasts ttl from now on, 100 ms to 300 s; 0 means the server's default. It returns lock.ErrLockLost only when lockd
 // has said so.
 func (c *Client) Renew(ctx context.Context, key string, token lock.Token, ttl time.Duration) (lockapi.LockGrant, error) {
-	return c.grant(ctx, "renew", key, token, lockapi.RenewRequest{TTLMillis: millis(ttl)})
+	return c.grant(ctx, "renew", key, token, 0, lockapi.RenewRequest{TTLMillis: millis(ttl)})
 }
 
 // grant sends a request whose answer is a grant, and believes only one that can be meant: for this key, with a
 // token that stands in body and header alike, and unchanged by a renewal.
-func (c *Client) grant(ctx context.Context, call, key string, token lock.Token, body any) (lockapi.LockGrant, error) {
+func (c *Client) grant(ctx context.Context, call, key string, token lock.Token, wait time.Duration, body any) (lockapi.LockGrant, error) {
 	var grant lockapi.LockGrant
 	var header http.Header
 	err := c.call(ctx, request{
-		method: http.MethodPost, path: lockPath(key) + "/" + call, status: http.StatusOK, token: token, body: body, header: &header,
+		method: http.MethodPost, path: lockPath(key) + "/" + call, status: http.StatusOK, token: token, wait: wait, body: body, header: &header,
 	}, &grant)
 	if err != nil {
 		return lockapi.LockGrant{}, err
 	}
 	said, err := lock.ParseToken(header.Get(lockapi.HeaderToken))
-	if err != nil || int64(said) != grant.FencingToken || grant.Key != key || (token != 0 && said != token) {
+	if err != nil || int64(said) != grant.FencingToken || grant.Key != key || (token != 0 && said != token) || !plausible(grant.TTLMillis) {
 		return lockapi.LockGrant{}, fmt.Errorf("%s %s: %w: the grant doesn't fit the request", call, key, ErrNoAnswer)
 	}
 	return grant, nil
@@ -128,6 +125,11 @@ func (c *Client) Revoke(ctx context.Context, key string, body lockapi.RevokeRequ
 func sessionPath(id string) string { return "/v1/sessions/" + url.PathEscape(id) }
 func lockPath(key string) string   { return "/v1/locks/" + url.PathEscape(key) }
 
+// plausible says whether a time to live can be meant. The upper bound only keeps the arithmetic of deadlines from overflowing.
+func plausible(ttlMillis int64) bool {
+	return ttlMillis > 0 && ttlMillis <= (24*time.Hour).Milliseconds()
+}
+
 // millis is nil, hence left out, for 0.
 func millis(d time.Duration) *int64 {
 	if d == 0 {
@@ -142,6 +144,7 @@ type request struct {
 	method, path string
 	status       int // of success
 	token        lock.Token
+	wait         time.Duration // that lockd is asked to take
 	body         any
 	header       *http.Header // where the answer's headers go, if anywhere
 }
@@ -149,6 +152,11 @@ type request struct {
 // call sends one request, once, and reads its answer.
 func (c *Client) call(ctx context.Context, r request, into any) error {
 	doing := r.method + " " + r.path
+	if c.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.timeout+r.wait)
+		defer cancel()
+	}
 	sent, err := c.build(ctx, r)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -190,6 +198,13 @@ func (c *Client) build(ctx context.Context, r request) (*http.Request, error) {
 	built, err := http.NewRequestWithContext(ctx, r.method, c.base+r.path, content)
 	if err != nil {
 		return nil, err
+	}
+	bearer, err := c.bearer()
+	if err != nil {
+		return nil, err
+	}
+	if bearer != "" {
+		built.Header.Set("Authorization", "Bearer "+bearer)
 	}
 	built.Header.Set(lockapi.HeaderOwner, c.owner)
 	if r.body != nil {

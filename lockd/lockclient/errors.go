@@ -1,6 +1,7 @@
 package lockclient
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,11 +24,12 @@ var ErrNoAnswer = errors.New("no answer from lockd")
 type Refusal struct {
 	Status   int
 	Envelope lockapi.Error
+	by       string // who answered, if not lockd
 }
 
 // Error gives code and message.
 func (r *Refusal) Error() string {
-	return fmt.Sprintf("lockd: %s: %s", r.Envelope.Code, r.Envelope.Message)
+	return fmt.Sprintf("%s: %s: %s", cmp.Or(r.by, "lockd"), r.Envelope.Code, r.Envelope.Message)
 }
 
 // Unwrap returns the domain's error for the code, or nil.
