@@ -51,6 +51,7 @@ func violations(packages []listedPackage) []string {
 		found = append(found, impure(p)...)
 		found = append(found, wiring(p)...)
 		found = append(found, acrossDaemons(p)...)
+		found = append(found, clientOfEverybody(p)...)
 	}
 	return found
 }
@@ -116,6 +117,22 @@ func acrossDaemons(p listedPackage) []string {
 	return found
 }
 
+// clientOfEverybody: the Go client imports the standard library and the contract only, since others build it into their programs.
+func clientOfEverybody(p listedPackage) []string {
+	if p.ImportPath != "fenceline/lockd/lockclient" {
+		return nil
+	}
+	var found []string
+	for _, imported := range p.Imports {
+		first, _, _ := strings.Cut(imported, "/")
+		standard := first != "fenceline" && !strings.Contains(first, ".")
+		if !standard && imported != "fenceline/lockd/lock" && imported != "fenceline/lockd/lockapi" {
+			found = append(found, p.ImportPath+" is built into other programs, yet imports "+imported)
+		}
+	}
+	return found
+}
+
 func TestPackagesDependOnlyOnWhatTheLayoutAllows(t *testing.T) {
 	t.Parallel()
 	packages := listPackages(t)
@@ -131,6 +148,8 @@ func TestBrokenLayoutIsFound(t *testing.T) {
 		{ImportPath: "fenceline/lockd/httpapi", Imports: []string{"fenceline/lockd/pgstore"}},
 		{ImportPath: "fenceline/internal/daemon", Imports: []string{"fenceline/lockd/lock"}},
 		{ImportPath: "fenceline/sidecar/proxy", Imports: []string{"fenceline/lockd/app"}},
+		{ImportPath: "fenceline/lockd/lockclient", Imports: []string{"github.com/prometheus/client_golang/prometheus"}},
+		{ImportPath: "fenceline/lockd/lockclient", Imports: []string{"fenceline/internal/process"}},
 	} {
 		require.Len(t, violations([]listedPackage{broken}), 1, broken.ImportPath)
 	}

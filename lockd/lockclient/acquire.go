@@ -39,9 +39,8 @@ func (s *Session) Acquire(ctx context.Context, key string, o AcquireOptions) (*H
 	if err := s.Err(); err != nil {
 		return nil, fmt.Errorf("acquire %s: %w", key, err)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
+	ctx, cancel := within(ctx, s.ctx)
+	defer cancel()
 
 	a := &acquiring{session: s, key: key, ttl: o.TTL, until: s.rules.now().mono + max(o.Wait, 0)}
 	place, err := a.takePlace(ctx)
@@ -53,7 +52,7 @@ func (s *Session) Acquire(ctx context.Context, key string, o AcquireOptions) (*H
 	case err == nil:
 		return held, nil
 	case a.unsettled:
-		s.abandon(key, place)
+		s.abandon(ctx, key, place)
 	default:
 		s.leave(key, place)
 	}
@@ -158,7 +157,7 @@ func queueFull(err error) bool {
 
 // abandon clears up after an acquire that may have been granted unknown to us: by acquiring once more, which this session can if the key is its
 // own, and releasing that. What this doesn't reach ends by its time.
-func (s *Session) abandon(key string, place *use) {
+func (s *Session) abandon(ctx context.Context, key string, place *use) {
 	s.mu.Lock()
 	if s.ctx.Err() != nil { // its end releases the key
 		s.mu.Unlock()
@@ -170,7 +169,9 @@ func (s *Session) abandon(key string, place *use) {
 	go func() {
 		defer s.work.Done()
 		defer s.leave(key, place)
-		ctx, cancel := context.WithTimeout(s.ctx, cleanupTimeout)
+		ctx, stop := within(context.WithoutCancel(ctx), s.ctx)
+		defer stop()
+		ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 		defer cancel()
 		grant, err := s.client.Acquire(ctx, key, s.id, lock.MinLockTTL)
 		if err == nil {
@@ -191,11 +192,7 @@ func (s *Session) hold(ctx context.Context, place *use, grant lockapi.LockGrant,
 	h.ctx, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.mu.Lock()
 	place.held = h // from here on the session's end is told to it
-	over := context.Cause(s.ctx)
 	s.mu.Unlock()
-	if over != nil {
-		h.lose(fmt.Errorf("%w: %w", ErrLockLost, over))
-	}
 	h.work.Go(func() {
 		keep(h.ctx, trusted(h.ttl), h.renewOnce, func(err error) {
 			s.observe(Event{Name: EventRenewalFailed, Key: h.key, Token: h.token, Err: err})

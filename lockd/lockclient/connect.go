@@ -101,8 +101,18 @@ func Connect(owner string, o Options) (*Client, error) {
 	return c, nil
 }
 
+// socketBase stands for the host of a lockd that is reached through a socket.
+const socketBase = "http://lockd"
+
 // parseAddress reads lockd's address. socket is a path when it is reached through one.
 func parseAddress(address string) (base, socket string, err error) {
+	if encoded, ok := strings.CutPrefix(address, "http+unix://"); ok { // url.Parse accepts no slash in a host, encoded or not
+		path, err := url.PathUnescape(strings.TrimSuffix(encoded, "/"))
+		if err != nil || !strings.HasPrefix(path, "/") || path == "/" {
+			return "", "", errAddress
+		}
+		return socketBase, path, nil
+	}
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
 		return "", "", errAddress
@@ -114,13 +124,7 @@ func parseAddress(address string) (base, socket string, err error) {
 		}
 	case "unix":
 		if path := parsed.Path; parsed.Host == "" && strings.HasPrefix(path, "/") && path != "/" {
-			return "http://lockd", path, nil
-		}
-	case "http+unix": // the host is the path, percent-encoded, which url.Parse doesn't decode in a host
-		_, host, _ := strings.Cut(address, "://")
-		path, err := url.PathUnescape(strings.TrimSuffix(host, "/"))
-		if err == nil && strings.HasPrefix(path, "/") {
-			return "http://lockd", path, nil
+			return socketBase, path, nil
 		}
 	}
 	return "", "", errAddress

@@ -86,6 +86,13 @@ func keep(ctx context.Context, window time.Duration, renew func(context.Context)
 	}
 }
 
+// within returns a context that ends with ctx and with life, and with the cause of whichever is first.
+func within(ctx, life context.Context) (context.Context, context.CancelFunc) {
+	merged, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	return merged, func() { stop(); cancel(nil) }
+}
+
 // sleep waits; false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

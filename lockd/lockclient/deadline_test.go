@@ -76,7 +76,7 @@ func reliedOnInVain(t *testing.T, seed uint64, rule trustRule) error {
 	t.Helper()
 	var found error
 	synctest.Test(t, func(t *testing.T) {
-		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be repeated
+		random := rand.New(rand.NewPCG(seed, 1))
 		b := newBubble(t, testSessionTTL, rule)
 		b.lockd.set(func() {
 			b.lockd.speed = 1.2

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,7 +31,7 @@ type fakeLockd struct {
 	// to and back are how long a request and its answer take, by the request's name.
 	to, back func(name string) time.Duration
 	// fault, when it returns an error, is what comes of a request instead of an answer; done says whether lockd has done it all the same.
-	fault func(name string) (err error, done bool) //nolint:revive // the error is the point
+	fault func(name string) (err error, done bool)
 	// speed is how fast lockd's clock runs against ours.
 	speed float64
 	// network is what is still on its way.
@@ -115,10 +116,10 @@ func (f *fakeLockd) RoundTrip(r *http.Request) (*http.Response, error) {
 	fault, done := f.fault(n)
 	f.mu.Unlock()
 	answer := make(chan *http.Response, 1)
-	f.network.Go(func() {
+	f.network.Go(func() { //nolint:contextcheck // the network goes on when the sender has gone
 		sleep(context.Background(), to)
 		if done {
-			response := f.serve(r, n, body)
+			response := f.serve(r, n, body) //nolint:bodyclose // the caller closes it
 			sleep(context.Background(), back)
 			answer <- response
 		}
@@ -281,11 +282,11 @@ func newBubble(t *testing.T, sessionTTL time.Duration, rule trustRule) *bubble {
 	t.Helper()
 	b := &bubble{T: t, lockd: newFake(), events: &events{}}
 	t.Cleanup(b.lockd.network.Wait)
-	real := systemClock()
+	system := systemClock()
 	now := func() moment {
 		b.skew.mu.Lock()
 		defer b.skew.mu.Unlock()
-		m := real()
+		m := system()
 		return moment{mono: m.mono + b.skew.mono, wall: m.wall + b.skew.wall}
 	}
 	o := Options{
@@ -318,10 +319,8 @@ func (b *bubble) pass(d time.Duration) {
 func (b *bubble) fail(err error, done bool, names ...string) {
 	b.lockd.set(func() {
 		b.lockd.fault = func(n string) (error, bool) {
-			for _, name := range names {
-				if n == name {
-					return err, done
-				}
+			if slices.Contains(names, n) {
+				return err, done
 			}
 			return nil, true
 		}

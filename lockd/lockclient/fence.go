@@ -45,9 +45,8 @@ func (h *Held) Barrier(ctx context.Context, addresses ...string) error {
 	}
 	client.Transport = h.Transport(client.Transport)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })()
+	ctx, cancel := within(ctx, h.ctx)
+	defer cancel()
 	for _, address := range addresses {
 		if err := retry(ctx, func(ctx context.Context) error { return barrier(ctx, client, address) }); err != nil {
 			if over := h.Err(); over != nil {

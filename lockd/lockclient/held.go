@@ -103,9 +103,8 @@ func (h *Held) renewOnce(ctx context.Context) error {
 	}
 	defer h.work.Done()
 
-	callCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })()
+	callCtx, cancel := within(ctx, h.ctx)
+	defer cancel()
 	sent := h.session.rules.now()
 	grant, err := h.session.client.Renew(callCtx, h.key, h.token, h.ttl)
 	switch {

@@ -272,7 +272,7 @@ func TestDoReleasesAfterItsFunctionHasReturned(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		boom := errors.New("boom")
 		require.ErrorIs(b, b.session.Do(b.Context(), "k", func(ctx context.Context, h *Held) error {
-			b.pass(time.Second)
+			sleep(ctx, time.Second)
 			require.NoError(b, ctx.Err())
 			require.True(b, b.lockd.valid("k", h.Token()))
 			return boom

@@ -28,8 +28,7 @@ func backoff(n int) time.Duration {
 // again says whether a call may and should be sent once more, and how long lockd asks to wait before. A call without an answer may
 // be: every call that is retried has no second effect, or one that replaces the first.
 func again(err error) (after time.Duration, ok bool) {
-	var refusal *Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		transient := refusal.Status >= 500 || refusal.Status == 429 || refusal.Status == 408
 		return time.Duration(min(refusal.Envelope.RetryAfterMillis, lock.MaxWait.Milliseconds())) * time.Millisecond, refusal.Envelope.RetrySafe && transient
 	}

@@ -193,9 +193,8 @@ func (s *Session) Do(ctx context.Context, key string, fn func(ctx context.Contex
 		return err
 	}
 	defer func() { _ = held.Release(ctx) }() // a failure is the observer's: the work itself is done
-	work, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(held.Context(), func() { cancel(context.Cause(held.Context())) })()
+	work, cancel := within(ctx, held.ctx)
+	defer cancel()
 	err = fn(work, held)
 	if lost := held.Err(); errors.Is(lost, ErrLockLost) && !errors.Is(err, ErrLockLost) {
 		return errors.Join(err, lost)
