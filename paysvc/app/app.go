@@ -15,7 +15,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/valyala/fasthttp"
 
 	"fenceline/internal/daemon"
 	"fenceline/internal/postgres"
@@ -113,7 +112,7 @@ func (s *service) openPayDB(ctx context.Context, flags PayDB, applicationName st
 }
 
 // serve opens both listeners, then answers on them. The checks are those of readiness.
-func (s *service) serve(ctx context.Context, l Listeners, server *fasthttp.Server, checks map[string]daemon.Check) error {
+func (s *service) serve(ctx context.Context, l Listeners, server daemon.HTTPServer, checks map[string]daemon.Check) error {
 	for _, address := range []string{l.Listen, l.AdminListen} {
 		if err := checkBind(address, l.AllowAnyHost); err != nil {
 			return err

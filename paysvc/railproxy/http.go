@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/valyala/fasthttp"
 
-	"fenceline/internal/daemon"
 	"fenceline/internal/httperr"
+	"fenceline/internal/httpserver"
 	"fenceline/internal/postgres"
 	"fenceline/internal/strictjson"
 	"fenceline/lockd/lock"
@@ -23,12 +22,8 @@ import (
 )
 
 const (
-	maxBody     = 64 << 10
-	maxHead     = 16 << 10
-	readTimeout = 10 * time.Second
-	idleTimeout = 60 * time.Second
-
-	maxListed = 100
+	maxConnections = 4096
+	maxListed      = 100
 )
 
 // api answers requests with a service.
@@ -37,47 +32,16 @@ type api struct {
 	logger  hclog.Logger
 }
 
-// NewServer returns the HTTP server, not yet listening. Head, body and time are bounded.
-func NewServer(service *Service, logger hclog.Logger) *fasthttp.Server {
+// NewServer returns the HTTP server, not yet listening. Head, body, time and number of connections are bounded.
+func NewServer(service *Service, logger hclog.Logger) *httpserver.Server {
 	a := &api{service: service, logger: logger}
-	return &fasthttp.Server{
-		Handler:               daemon.Recover(logger, a.handle, panicked),
-		ErrorHandler:          refuseUnreadable,
-		MaxRequestBodySize:    maxBody,
-		ReadBufferSize:        maxHead,
-		ReadTimeout:           readTimeout,
-		IdleTimeout:           idleTimeout,
-		CloseOnShutdown:       true,
-		NoDefaultServerHeader: true,
-		SecureErrorLogMessage: true,
-		Logger:                quiet{},
-	}
-}
-
-// quiet drops fasthttp's own lines: what matters is answered and logged here.
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
-
-// panicked can't know how far the request had come, so it doesn't say that nothing happened.
-func panicked(ctx *fasthttp.RequestCtx) {
-	httperr.New(503, payapi.CodeOutcomeUnknown, "an internal fault; whether anything was presented to the rail is unknown").Write(ctx, httperr.TraceID(ctx))
-}
-
-func refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
-	answer := invalid("the request isn't well-formed HTTP")
-	var small *fasthttp.ErrSmallBuffer
-	var netErr net.Error
-	switch {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		answer = httperr.New(413, payapi.CodeBodyTooLarge, "the body is above %d bytes", maxBody)
-	case errors.As(err, &small):
-		answer = httperr.New(431, payapi.CodeHeadTooLarge, "request line and headers are above %d bytes", maxHead)
-	case errors.As(err, &netErr) && netErr.Timeout():
-		answer = httperr.New(408, payapi.CodeRequestTimeout, "the request didn't arrive within %s", readTimeout)
-	}
-	answer.Write(ctx, httperr.NewTraceID())
-	ctx.SetConnectionClose()
+	return httpserver.New(httpserver.Config{
+		Handler: a.handle,
+		// It can't be known how far the request had come, so this doesn't say that nothing happened.
+		Panicked:       httperr.New(503, payapi.CodeOutcomeUnknown, "an internal fault; whether anything was presented to the rail is unknown"),
+		Logger:         logger,
+		MaxConnections: maxConnections,
+	})
 }
 
 func (a *api) handle(ctx *fasthttp.RequestCtx) {

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"fenceline/internal/daemon"
+	"fenceline/internal/httpserver"
 )
 
 // fasthttp's own tickers sleep on for up to 10 s after a clean stop; they hold nothing.
@@ -319,7 +320,7 @@ func TestMalformedRequestIsRefusedAndNothingIsRecorded(t *testing.T) {
 	status, _, err = call(t, "GET", base+"/v1/other", "")
 	require.NoError(t, err)
 	require.Equal(t, 404, status)
-	status, _, err = call(t, "POST", base+transfersPath, strings.Repeat("x", maxBody+1))
+	status, _, err = call(t, "POST", base+transfersPath, strings.Repeat("x", httpserver.MaxBody+1))
 	require.NoError(t, err)
 	require.Equal(t, 413, status)
 	require.Len(t, recorded(t, path), 1)

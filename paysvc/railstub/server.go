@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/valyala/fasthttp"
 
-	"fenceline/internal/daemon"
 	"fenceline/internal/httperr"
+	"fenceline/internal/httpserver"
 	"fenceline/internal/strictjson"
 )
 
@@ -21,17 +21,14 @@ const (
 	codeValidation = "VALIDATION_FAILED"  // 400
 	codeNotFound   = "NOT_FOUND"          // 404
 	codeMethod     = "METHOD_NOT_ALLOWED" // 405
-	codeTooLarge   = "BODY_TOO_LARGE"     // 413
 	codeDeclined   = "DECLINED"           // 422: the rail did nothing and never will for this submission
 	codeInternal   = "INTERNAL"           // 500: the rail can't say what happened
 )
 
 const (
-	maxBody      = 64 << 10
-	maxHead      = 16 << 10
-	readTimeout  = 10 * time.Second
-	defaultLimit = 100
-	maxLimit     = 500
+	maxConnections = 4096
+	defaultLimit   = 100
+	maxLimit       = 500
 
 	transfersPath = "/v1/transfers"
 )
@@ -52,37 +49,13 @@ func New(log *Log, plan Plan, logger hclog.Logger) (*Rail, error) {
 }
 
 // Server returns the HTTP server, not yet listening.
-func (r *Rail) Server() *fasthttp.Server {
-	return &fasthttp.Server{
-		Handler:               daemon.Recover(r.logger, r.handle, r.panicked),
-		ErrorHandler:          refuseUnreadable,
-		MaxRequestBodySize:    maxBody,
-		ReadBufferSize:        maxHead,
-		ReadTimeout:           readTimeout,
-		IdleTimeout:           time.Minute,
-		CloseOnShutdown:       true,
-		NoDefaultServerHeader: true,
-		SecureErrorLogMessage: true,
-		Logger:                quiet{},
-	}
-}
-
-// quiet drops fasthttp's own lines: a client that breaks a connection is no event here.
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
-
-func (r *Rail) panicked(ctx *fasthttp.RequestCtx) {
-	refuse(ctx, httperr.New(500, codeInternal, "an internal fault of the rail"))
-}
-
-func refuseUnreadable(ctx *fasthttp.RequestCtx, err error) {
-	answer := httperr.New(400, codeValidation, "the request isn't well-formed HTTP")
-	if errors.Is(err, fasthttp.ErrBodyTooLarge) {
-		answer = httperr.New(413, codeTooLarge, "the body is above %d bytes", maxBody)
-	}
-	refuse(ctx, answer)
-	ctx.SetConnectionClose()
+func (r *Rail) Server() *httpserver.Server {
+	return httpserver.New(httpserver.Config{
+		Handler:        r.handle,
+		Panicked:       httperr.New(500, codeInternal, "an internal fault of the rail"),
+		Logger:         r.logger,
+		MaxConnections: maxConnections,
+	})
 }
 
 func refuse(ctx *fasthttp.RequestCtx, e *httperr.Error) { e.Write(ctx, httperr.TraceID(ctx)) }

@@ -21,6 +21,7 @@ type call struct {
 	*fasthttp.RequestCtx
 	ctx     context.Context // lives as long as the call
 	traceID string
+	route   string        // the name of its route
 	id      string        // what stands in the path for {id}
 	holder  payout.Holder // as far as it has been read; for the log
 }

@@ -74,9 +74,8 @@ func (a *API) rejected(c *call, payoutID string, event payout.Event, err error) 
 	var fenced *payout.FencedOutError
 	if errors.As(err, &fenced) {
 		a.metrics.fencedOut(fenced.Guard)
-		route, _ := c.UserValue(routeName).(string)
 		a.logger.Error("fenced out", "event", "fenced_out", "resource", string(fenced.Guard), "resourceId", fenced.AccountID.String(),
-			"presentedToken", int64(fenced.Presented), "highestToken", int64(fenced.Highest), "ownerId", c.holder.Owner, "route", route,
+			"presentedToken", int64(fenced.Presented), "highestToken", int64(fenced.Highest), "ownerId", c.holder.Owner, "route", c.route,
 			"payoutId", payoutID, "traceId", c.traceID)
 		return
 	}
