@@ -17,13 +17,15 @@ var errRailRole = errors.New("the login isn't a member of the role railapp")
 
 // Check says whether this is the database that the rail-proxy can work with: paydb by its contract and version, writable, under a role with
 // the needed rights, and one that doesn't forget a submission that it has confirmed.
-func (r *Rail) Check(ctx context.Context) error {
+func (r *Rail) Check(ctx context.Context) error { return r.check(ctx, checkRailRole) }
+
+func (r *Rail) check(ctx context.Context, roleQuery string) error {
 	err := errors.Join(postgres.CheckContract(ctx, r.pool, Contract()), postgres.CheckWritable(ctx, r.pool), postgres.CheckDurability(ctx, r.pool))
 	if err != nil {
 		return err
 	}
 	allowed := false
-	if err := r.pool.QueryRow(ctx, checkRailRole).Scan(&allowed); err != nil {
+	if err := r.pool.QueryRow(ctx, roleQuery).Scan(&allowed); err != nil {
 		return fmt.Errorf("read privileges: %w", postgres.Classify(ctx, err))
 	}
 	if !allowed {

@@ -73,6 +73,9 @@ func (a *api) submit(ctx *fasthttp.RequestCtx) error {
 	}
 	// Not the request's own context: it ends when a shutdown begins, and would cut off a submission under way.
 	s, err := a.service.Submit(context.Background(), in)
+	if refused, is := errors.AsType[*payout.FencedOutError](err); is {
+		return fencedOut(refused, in.Holder.Owner)
+	}
 	if err != nil {
 		return err
 	}
@@ -108,12 +111,26 @@ func (a *api) list(ctx *fasthttp.RequestCtx) error {
 func (a *api) refusal(err error, traceID string) *httperr.Error {
 	var answer *httperr.Error
 	var unrecorded *UnrecordedError
+	var withdrawn *WithdrawnError
+	var duplicate *DuplicateError
+	var wrongState *payout.WrongStateError
 	switch {
 	case errors.As(err, &answer):
 		return answer
+	case errors.As(err, &duplicate):
+		return submittedBefore(duplicate)
+	case errors.As(err, &wrongState):
+		return httperr.New(409, payapi.CodePayoutNotSubmittable, "the payout is %s and nothing was presented; read it again and decide again", wrongState.Payout.State).
+			With("state", string(wrongState.Payout.State))
 	case errors.As(err, &unrecorded):
 		return about(httperr.New(503, payapi.CodeOutcomeUnknown,
 			"the submission was presented to the rail, but its outcome may not be on record; it must not be submitted again"), "unknown", unrecorded.Submission)
+	case errors.As(err, &withdrawn):
+		return about(httperr.New(503, payapi.CodeRailUnavailable, "the rail went away before the submission was presented; nothing was, and the payout has failed"), "rejected", withdrawn.Submission)
+	case errors.Is(err, postgres.ErrOutcomeUnknown):
+		a.logger.Error("whether an intent is on record is unknown", "event", "request_failed", "traceId", traceID, "error", err)
+		return httperr.New(503, payapi.CodeOutcomeUnknown, "nothing was presented to the rail, but the submission may be on record as if it had been; it can't be submitted again").
+			With(railapi.DetailOutcome, "unknown")
 	case errors.Is(err, payout.ErrPayoutNotFound):
 		return httperr.New(404, payapi.CodePayoutNotFound, "no payout has this id")
 	case errors.Is(err, ErrMismatch), errors.Is(err, payout.ErrInvalid):
@@ -126,6 +143,22 @@ func (a *api) refusal(err error, traceID string) *httperr.Error {
 	}
 	a.logger.Error("request failed", "event", "request_failed", "traceId", traceID, "error", err)
 	return httperr.New(500, payapi.CodeInternal, "an internal fault; nothing was presented to the rail")
+}
+
+// fencedOut and submittedBefore answer what only fenced mode refuses. Nothing was presented.
+func fencedOut(refused *payout.FencedOutError, owner string) *httperr.Error {
+	return httperr.New(409, payapi.CodeFencedOut, "a newer token has been seen for this account; stop working under this one").
+		With(payapi.DetailPresentedToken, int64(refused.Presented)).With(payapi.DetailHighestToken, int64(refused.Highest)).
+		With(payapi.DetailResourceType, string(refused.Guard)).With(payapi.DetailResourceID, refused.AccountID.String()).
+		With(payapi.DetailOwnerID, owner)
+}
+
+func submittedBefore(duplicate *DuplicateError) *httperr.Error {
+	if duplicate.Ambiguous() {
+		return about(httperr.New(409, payapi.CodeRailAmbiguous,
+			"the payout was submitted before and nobody knows what became of it; it must not be submitted again, under any token"), "unknown", duplicate.Earlier)
+	}
+	return about(httperr.New(409, payapi.CodeDuplicateSubmission, "the payout was submitted before; read its submissions and decide again"), "known", duplicate.Earlier)
 }
 
 func invalid(format string, args ...any) *httperr.Error {

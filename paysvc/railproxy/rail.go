@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -18,6 +19,8 @@ import (
 // Client presents transfers to the rail over HTTP.
 type Client struct {
 	transfers string
+	address   string // host:port
+	dialer    *net.Dialer
 	sender    *sendonce.Client
 }
 
@@ -28,7 +31,26 @@ func NewClient(base string, connectTimeout, timeout time.Duration) (*Client, err
 	if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
 		return nil, fmt.Errorf("rail %q: want a URL such as http://127.0.0.1:8090", base)
 	}
-	return &Client{transfers: strings.TrimSuffix(base, "/") + "/v1/transfers", sender: sendonce.New(connectTimeout, timeout)}, nil
+	port := parsed.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[parsed.Scheme]
+	}
+	return &Client{
+		transfers: strings.TrimSuffix(base, "/") + "/v1/transfers", address: net.JoinHostPort(parsed.Hostname(), port),
+		dialer: &net.Dialer{Timeout: connectTimeout}, sender: sendonce.New(connectTimeout, timeout),
+	}, nil
+}
+
+// Reachable implements ReachableRail: it connects and hangs up.
+func (c *Client) Reachable(ctx context.Context) error {
+	conn, err := c.dialer.DialContext(ctx, "tcp", c.address)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRailUnavailable, err)
+	}
+	if err := conn.Close(); err != nil {
+		return fmt.Errorf("%w: hang up: %w", ErrRailUnavailable, err)
+	}
+	return nil
 }
 
 // The rail's side of the contract, as far as it is used.

@@ -41,6 +41,9 @@ type world struct {
 	railLog string // file
 	conn    *pgx.Conn
 	account uuid.UUID
+	fenced  bool
+	login   string // of the rail-proxy
+	rail    string // base URL
 	log     *syncBuffer
 	counts  *counts
 }
@@ -51,30 +54,52 @@ func newWorld(t *testing.T, rail string, plan railstub.Plan) *world {
 	return newWorldOn(t, pgtest.Database(t, migrations.PayDB()), rail, plan)
 }
 
+// newFencedWorld is newWorld in fenced mode.
+func newFencedWorld(t *testing.T, rail string, plan railstub.Plan) *world {
+	t.Helper()
+	return newWorldIn(t, true, pgtest.Database(t, migrations.PayDB()), rail, plan)
+}
+
 func newWorldOn(t *testing.T, database, rail string, plan railstub.Plan) *world {
 	t.Helper()
-	w := &world{t: t, log: &syncBuffer{}, counts: &counts{outcomes: map[submission.Outcome]int{}}, conn: pgtest.Connect(t, database), account: uuid.New()}
+	return newWorldIn(t, false, database, rail, plan)
+}
+
+func newWorldIn(t *testing.T, fenced bool, database, rail string, plan railstub.Plan) *world {
+	t.Helper()
+	w := &world{t: t, fenced: fenced, log: &syncBuffer{}, counts: &counts{outcomes: map[submission.Outcome]int{}}, conn: pgtest.Connect(t, database), account: uuid.New()}
 	_, err := w.conn.Exec(t.Context(), `INSERT INTO account (account_id, currency, balance_minor) VALUES ($1, 'EUR', 100000)`, w.account)
 	require.NoError(t, err)
 	if rail == "" {
 		w.railLog = filepath.Join(t.TempDir(), "transfers.jsonl")
 		rail = startRail(t, w.railLog, plan)
 	}
-	pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, database, "railapp")})
+	w.login, w.rail = pgtest.Login(t, database, "railapp"), rail
+	w.proxy = w.replica()
+	return w
+}
+
+// replica starts a rail-proxy of its own over the world's database and rail, and returns its base URL.
+func (w *world) replica() string {
+	t := w.t
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: w.login})
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	client, err := railproxy.NewClient(rail, time.Second, railTimeout)
+	client, err := railproxy.NewClient(w.rail, time.Second, railTimeout)
 	require.NoError(t, err)
 	logger, err := daemon.NewLogger("rail-proxy", "info", w.log)
 	require.NoError(t, err)
 	service := railproxy.NewService(paydb.NewRail(pool, 3*time.Second), client, 3*time.Second, logger, w.counts)
+	if w.fenced {
+		service = railproxy.NewFencedService(paydb.NewFencedRail(pool, 3*time.Second), client, 3*time.Second, logger, w.counts)
+	}
 	server := railproxy.NewServer(service, logger)
 	l, err := daemon.Listen(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	daemon.ServeHTTP("api", l, server, logger, make(chan error, 1))
 	t.Cleanup(func() { require.NoError(t, server.Shutdown()) })
-	w.proxy = "http://" + l.Addr().String()
-	return w
+	return "http://" + l.Addr().String()
 }
 
 func startRail(t *testing.T, path string, plan railstub.Plan) string {
@@ -214,11 +239,17 @@ type counts struct {
 	mu         sync.Mutex
 	outcomes   map[submission.Outcome]int
 	duplicates int
+	fencedOut  int
+	refused    int
 }
 
 func (c *counts) Submitted(o submission.Outcome) { c.mu.Lock(); defer c.mu.Unlock(); c.outcomes[o]++ }
 
 func (c *counts) Duplicate() { c.mu.Lock(); defer c.mu.Unlock(); c.duplicates++ }
+
+func (c *counts) FencedOut() { c.mu.Lock(); defer c.mu.Unlock(); c.fencedOut++ }
+
+func (c *counts) TransitionRefused() { c.mu.Lock(); defer c.mu.Unlock(); c.refused++ }
 
 // syncBuffer is a buffer that a logger and a test may use at once.
 type syncBuffer struct {

@@ -10,7 +10,7 @@ const CodeRailRejected = "RAIL_REJECTED"
 // Details of an error about a submission that was presented.
 const (
 	DetailSubmissionID  = "submissionId"
-	DetailOutcome       = "outcome"       // "unknown" with RAIL_AMBIGUOUS and OUTCOME_UNKNOWN, else "rejected"
+	DetailOutcome       = "outcome"       // "unknown" with RAIL_AMBIGUOUS and OUTCOME_UNKNOWN, "known" with DUPLICATE_SUBMISSION, else "rejected"
 	DetailRailOutcome   = "railOutcome"   // what the rail said: ACKED, REJECTED or TIMEOUT
 	DetailRailReference = "railReference" // with railOutcome ACKED
 )

@@ -51,6 +51,22 @@ type Submission struct {
 	ResolvedAt     time.Time // zero exactly when Outcome is ""
 }
 
+// Admission is what asking to submit came to, in fenced mode. All nil: the intent is on record, and the caller presents it, once.
+type Admission struct {
+	// Fenced: a newer holder than the asking one is known; the attempt is on record as FENCED.
+	Fenced *FencedOut
+	// Earlier is the submission that the payout has already.
+	Earlier *Submission
+	// Refused: the payout's state doesn't allow a submission.
+	Refused *RefusedTransition
+}
+
+// FencedOut says against what an attempt lost.
+type FencedOut struct {
+	Highest lock.Token
+	First   *Submission // the payout's own submission that may have been presented, nil when there is none
+}
+
 // Recorded is what recording a submission came to.
 type Recorded struct {
 	// Inserted is false when the payout had a submission on record already; that one stays as it is.
