@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -22,22 +21,24 @@ import (
 
 // Executor is the command executor.
 type Executor struct {
-	Process       `embed:""`
-	Lockd         string        `help:"The lock service." env:"LOCKD_URL" default:"http://127.0.0.1:7400" placeholder:"URL"`
-	Resource      string        `help:"The payment-resource, or the sidecar before it." env:"PAYSVC_RESOURCE_URL" default:"http://127.0.0.1:8081" placeholder:"URL"`
-	RailProxy     string        `help:"The rail-proxy, or the sidecar before it." env:"PAYSVC_RAIL_PROXY_URL" default:"http://127.0.0.1:8083" placeholder:"URL"`
-	Owner         string        `help:"Name of this worker, 1 to 64 characters. Default: executor-<host>-<pid>." env:"PAYSVC_OWNER"`
-	SessionTTL    time.Duration `help:"Time to live of the session at the lock service, 1s to 60s." env:"PAYSVC_SESSION_TTL" default:"15s"`
-	LockTTL       time.Duration `help:"Time to live of a lease, 100ms to 300s. It is renewed while the work lasts." env:"PAYSVC_LOCK_TTL" default:"30s"`
-	AcquireWait   time.Duration `help:"How long to try to get a lock that another worker holds, before the payout is skipped." env:"PAYSVC_ACQUIRE_WAIT" default:"1s"`
-	Account       string        `help:"Work on the payouts of this account only." placeholder:"UUID"`
-	Payout        string        `help:"Work on this payout only." placeholder:"UUID"`
-	Once          bool          `help:"Work once on the payout, or on every payout with something left to do, and exit."`
-	PollInterval  time.Duration `help:"Pause between two looks at the backlog." env:"PAYSVC_POLL_INTERVAL" default:"1s"`
-	Timeout       time.Duration `help:"Time limit for one request; above a sidecar's wait, connect and response times together." env:"PAYSVC_REQUEST_TIMEOUT" default:"20s"`
-	AdminListen   string        `help:"Address of health and metrics; none when left out." env:"PAYSVC_ADMIN_LISTEN" placeholder:"ADDRESS"`
-	SkipLockCheck bool          `help:"For experiments only: write without asking the lock service, and whatever it says."`
-	PauseBefore   string        `help:"For experiments: before the request of that step is sent, log event pause_point and wait for a line on standard input: claim=stdin, submit=stdin or post=stdin." placeholder:"STEP=stdin"`
+	Process        `embed:""`
+	Lockd          string        `help:"The lock service." env:"LOCKD_URL" default:"http://127.0.0.1:7400" placeholder:"URL"`
+	LockdTokenFile string        `help:"File with the bearer token for the lock service." env:"LOCKD_TOKEN_FILE" placeholder:"FILE"`
+	LockBackend    string        `help:"What the lock service runs on, ${enum}; only a label of the metric lock_session_lost_total." env:"PAYSVC_LOCK_BACKEND" enum:"pg,etcd" default:"pg"`
+	Resource       string        `help:"The payment-resource, or the sidecar before it." env:"PAYSVC_RESOURCE_URL" default:"http://127.0.0.1:8081" placeholder:"URL"`
+	RailProxy      string        `help:"The rail-proxy, or the sidecar before it." env:"PAYSVC_RAIL_PROXY_URL" default:"http://127.0.0.1:8083" placeholder:"URL"`
+	Owner          string        `help:"Name of this worker, 1 to 64 characters. Default: executor-<host>-<pid>." env:"PAYSVC_OWNER"`
+	SessionTTL     time.Duration `help:"Time to live of the session at the lock service, 1s to 60s." env:"PAYSVC_SESSION_TTL" default:"15s"`
+	LockTTL        time.Duration `help:"Time to live of a lease, 100ms to 300s. It is renewed while the work lasts." env:"PAYSVC_LOCK_TTL" default:"30s"`
+	AcquireWait    time.Duration `help:"How long to try to get a lock that another worker holds, before the payout is skipped." env:"PAYSVC_ACQUIRE_WAIT" default:"1s"`
+	Account        string        `help:"Work on the payouts of this account only." placeholder:"UUID"`
+	Payout         string        `help:"Work on this payout only." placeholder:"UUID"`
+	Once           bool          `help:"Work once on the payout, or on every payout with something left to do, and exit."`
+	PollInterval   time.Duration `help:"Pause between two looks at the backlog." env:"PAYSVC_POLL_INTERVAL" default:"1s"`
+	Timeout        time.Duration `help:"Time limit for one request; above a sidecar's wait, connect and response times together." env:"PAYSVC_REQUEST_TIMEOUT" default:"20s"`
+	AdminListen    string        `help:"Address of health and metrics; none when left out." env:"PAYSVC_ADMIN_LISTEN" placeholder:"ADDRESS"`
+	SkipLockCheck  bool          `help:"For experiments only: write without asking the lock service, and whatever it says."`
+	PauseBefore    string        `help:"For experiments: before the request of that step is sent, log event pause_point and wait for a line on standard input: claim=stdin, submit=stdin or post=stdin." placeholder:"STEP=stdin"`
 }
 
 // Help is shown by --help.
@@ -91,7 +92,7 @@ func (c *Executor) Run() error {
 		return err
 	}
 	registry := daemon.NewRegistry()
-	worker, err := c.build(options, logger.With("ownerId", c.Owner), newExecutorMetrics(registry))
+	worker, err := c.build(options, logger.With("ownerId", c.Owner), newExecutorMetrics(registry, c.LockBackend))
 	if err != nil {
 		return err
 	}
@@ -155,8 +156,8 @@ func (c *Executor) build(options executor.Options, logger hclog.Logger, metrics 
 	if options.SkipLockCheck {
 		logger.Warn("LOCK CHECKS ARE OFF: this worker writes whether or not it holds its lock; for experiments only", "event", "lock_check_skipped")
 	}
-	locks, err := lockclient.New(c.Lockd, options.Owner, &http.Client{Timeout: lockTimeout})
-	if err != nil {
+	locks := lockclient.Options{URL: c.Lockd, TokenFile: c.LockdTokenFile, Timeout: lockTimeout}
+	if _, err := lockclient.Connect(options.Owner, locks); err != nil { // checked now rather than at the first payout
 		return nil, err
 	}
 	resource, err := executor.NewClient("resource", c.Resource, c.Timeout)
@@ -195,16 +196,21 @@ func (c *Executor) serveAdmin(ctx context.Context, registry *prometheus.Registry
 type executorMetrics struct {
 	execute *prometheus.HistogramVec
 	backlog prometheus.Gauge
+	lost    prometheus.Counter
 }
 
-func newExecutorMetrics(registry prometheus.Registerer) *executorMetrics {
+func newExecutorMetrics(registry prometheus.Registerer, lockBackend string) *executorMetrics {
 	m := &executorMetrics{
 		execute: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "payout_execute_seconds", Help: "Time of the work on one payout.", Buckets: daemon.LatencyBuckets(),
 		}, []string{"outcome"}),
 		backlog: prometheus.NewGauge(prometheus.GaugeOpts{Name: "payout_backlog_age_seconds", Help: "Age of the oldest pending payout."}),
 	}
-	registry.MustRegister(m.execute, m.backlog)
+	lost := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lock_session_lost_total", Help: "Locks that were lost while they were held.",
+	}, []string{"backend"})
+	m.lost = lost.WithLabelValues(lockBackend)
+	registry.MustRegister(m.execute, m.backlog, lost)
 	for _, outcome := range []string{labelPosted, labelFailed, labelAbandoned, labelAmbiguous} {
 		m.execute.WithLabelValues(outcome) // every series is there from the start
 	}
@@ -232,5 +238,8 @@ func (m *executorMetrics) Executed(outcome executor.Outcome, took time.Duration)
 	}
 	m.execute.WithLabelValues(label).Observe(took.Seconds())
 }
+
+// LockLost implements executor.Recorder.
+func (m *executorMetrics) LockLost() { m.lost.Inc() }
 
 func (m *executorMetrics) BacklogAge(age time.Duration) { m.backlog.Set(age.Seconds()) }

@@ -92,7 +92,7 @@ func TestExecutorsDefaultsAreValid(t *testing.T) {
 	c.Owner = "worker"
 	options, err := c.options()
 	require.NoError(t, err)
-	_, err = c.build(options, hclog.NewNullLogger(), newExecutorMetrics(newService(hclog.NewNullLogger()).registry))
+	_, err = c.build(options, hclog.NewNullLogger(), newExecutorMetrics(newService(hclog.NewNullLogger()).registry, c.LockBackend))
 	require.NoError(t, err)
 	c.PollInterval, c.Payout, c.SessionTTL, c.PauseBefore = 0, "7", time.Hour, "read=stdin"
 	_, err = c.options()

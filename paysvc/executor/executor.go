@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"fenceline/lockd/lockclient"
 	"fenceline/paysvc/payapi"
 	"fenceline/paysvc/payout"
 	"fenceline/paysvc/railproxy/railapi"
@@ -67,12 +68,14 @@ type Recorder interface {
 	Executed(outcome Outcome, took time.Duration)
 	// BacklogAge records the age of the oldest PENDING payout, 0 when there is none.
 	BacklogAge(age time.Duration)
+	// LockLost records that a lock was lost while it was held.
+	LockLost()
 }
 
 // Executor works on payouts, one at a time.
 type Executor struct {
 	options  Options
-	locks    Locks
+	locks    lockclient.Options
 	resource Resource
 	rail     RailProxy
 	logger   hclog.Logger
@@ -80,8 +83,10 @@ type Executor struct {
 	pauser   *pauser
 }
 
-// New returns an executor.
-func New(options Options, locks Locks, resource Resource, rail RailProxy, logger hclog.Logger, recorder Recorder) *Executor {
+// New returns an executor. locks say how to reach the lock service; times to live and waiting are those of the options.
+func New(options Options, locks lockclient.Options, resource Resource, rail RailProxy, logger hclog.Logger, recorder Recorder) *Executor {
+	locks.SessionTTL = options.SessionTTL
+	locks.Observer = lockEvents{logger, recorder}
 	return &Executor{
 		options: options, locks: locks, resource: resource, rail: rail, logger: logger, recorder: recorder,
 		pauser: newPauser(options.PauseBefore, options.PauseInput, logger),
@@ -128,7 +133,7 @@ func (e *Executor) Run(ctx context.Context) Summary {
 // pass is one round over the backlog, under one session of the lock service that is opened when it is first needed.
 type pass struct {
 	*Executor
-	session *session
+	session *lockclient.Session
 	summary Summary
 	givenUp map[string]bool
 	// stillGivenUp are the payouts that were listed in this pass and aren't to be touched in the next.
@@ -141,7 +146,7 @@ func (e *Executor) newPass(givenUp map[string]bool) *pass {
 
 func (p *pass) close(ctx context.Context) {
 	if p.session != nil {
-		p.session.close(ctx)
+		_ = p.session.Close(ctx) // a failure is logged as an event; the session ends by itself
 	}
 }
 
@@ -237,17 +242,45 @@ func (p *pass) report(r Result, took time.Duration) {
 	log("work on the payout ended", fields...)
 }
 
-// ensureSession opens the pass's session.
-func (p *pass) ensureSession(ctx context.Context) (*session, error) {
-	if p.session != nil {
+// ensureSession opens the pass's session, and another one in place of one that is over.
+func (p *pass) ensureSession(ctx context.Context) (*lockclient.Session, error) {
+	if p.session != nil && p.session.Err() == nil {
 		return p.session, nil
 	}
-	s, err := openSession(ctx, p.locks, p.options.SessionTTL, p.logger)
+	p.close(ctx)
+	p.session = nil
+	s, err := lockclient.Open(ctx, p.options.Owner, p.locks)
 	if err != nil {
 		return nil, err
 	}
 	p.session = s
 	return s, nil
+}
+
+// lockEvents logs and counts what happens to locks by itself.
+type lockEvents struct {
+	logger   hclog.Logger
+	recorder Recorder
+}
+
+// Observe implements lockclient.Observer.
+func (l lockEvents) Observe(e lockclient.Event) {
+	if e.Name == lockclient.EventSessionLost {
+		l.recorder.LockLost()
+	}
+	l.logger.Warn("the lock service", "event", e.Name, "lockKey", e.Key, "token", int64(e.Token), "cause", e.Err)
+}
+
+// sleep waits; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // errStopping means that the process is told to stop.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -14,9 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fenceline/internal/sendonce"
+	"fenceline/lockd/lockclient"
 	"fenceline/paysvc/payapi"
 	"fenceline/paysvc/payout"
 	"fenceline/paysvc/railproxy/railapi"
+)
+
+const (
+	testSessionTTL = 15 * time.Second
+	testLockTTL    = 30 * time.Second
 )
 
 // fakePayments is resource and rail-proxy in one. Writes give the scripted errors and otherwise move the payout.
@@ -86,6 +93,7 @@ type fakeRecorder struct {
 	mu       sync.Mutex
 	outcomes map[Outcome]int
 	age      time.Duration
+	lost     int
 }
 
 func (r *fakeRecorder) Executed(o Outcome, _ time.Duration) {
@@ -93,6 +101,8 @@ func (r *fakeRecorder) Executed(o Outcome, _ time.Duration) {
 	defer r.mu.Unlock()
 	r.outcomes[o]++
 }
+
+func (r *fakeRecorder) LockLost() { r.mu.Lock(); defer r.mu.Unlock(); r.lost++ }
 
 func (r *fakeRecorder) BacklogAge(age time.Duration) { r.mu.Lock(); defer r.mu.Unlock(); r.age = age }
 
@@ -110,7 +120,7 @@ func inRun(t *testing.T, payments *fakePayments, locks *fakeLocks, seconds int) 
 	t.Helper()
 	recorder := &fakeRecorder{outcomes: map[Outcome]int{}}
 	e := New(Options{Owner: "w", SessionTTL: testSessionTTL, LockTTL: testLockTTL, PollInterval: time.Second},
-		locks, payments, payments, hclog.NewNullLogger(), recorder)
+		lockclient.Options{HTTPClient: &http.Client{Transport: locks}}, payments, payments, hclog.NewNullLogger(), recorder)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds)*time.Second+time.Second/2)
 	defer cancel()
 	return e.Run(ctx), recorder
@@ -127,13 +137,12 @@ func TestWorkThatMustNotBeRepeatedIsNotTakenUpAgain(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				payments, locks := &fakePayments{payouts: pending(1, time.Now()), claimErr: err}, &fakeLocks{}
-				if err == nil {
-					locks.renewErr = lockLost()
-				}
-				summary, _ := inRun(t, payments, locks, 5)
+				locks.lost = err == nil
+				summary, recorder := inRun(t, payments, locks, 5)
 				require.Equal(t, Summary{outcome: 1}, summary)
 				require.Equal(t, 1, locks.acquires, "not under a fresh token either")
 				require.LessOrEqual(t, len(payments.writes), 1)
+				require.Equal(t, outcome == LockLost, recorder.lost == 1)
 			})
 		})
 	}
@@ -171,7 +180,7 @@ func TestEveryPayoutOfABacklogIsWorkedOnOnce(t *testing.T) {
 		require.Equal(t, Summary{Posted: 7}, summary)
 		require.Len(t, payments.writes, 3*7)
 		require.Equal(t, []string{"claim p0", "submit p0", "post p0", "claim p1"}, payments.writes[:4])
-		require.Len(t, locks.released, 7)
+		require.Equal(t, 7, locks.released)
 		require.Equal(t, time.Minute, recorder.age)
 		require.Equal(t, 1, locks.ended, "one session for the pass")
 	})

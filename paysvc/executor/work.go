@@ -64,7 +64,7 @@ func attemptOf(list railapi.List) *payapi.Submission {
 // work is the work on one payout under one grant.
 type work struct {
 	*pass
-	lease      *lease
+	held       *lockclient.Held
 	payout     payapi.Payout
 	submission payapi.Submission // what was acknowledged
 }
@@ -82,17 +82,17 @@ func (p *pass) execute(ctx context.Context, listed payapi.Payout) Result {
 	if err != nil {
 		return Result{Outcome: Aborted, Step: StepAcquire, Err: err}
 	}
-	lease, err := session.acquire(ctx, "payout:"+listed.AccountID, p.options.LockTTL, p.options.AcquireWait)
+	held, err := session.Acquire(ctx, "payout:"+listed.AccountID, lockclient.AcquireOptions{TTL: p.options.LockTTL, Wait: p.options.AcquireWait})
 	switch {
 	case errors.Is(err, lockclient.ErrContended):
 		return Result{Outcome: Skipped, Step: StepAcquire, Err: err}
 	case err != nil:
 		return Result{Outcome: Aborted, Step: StepAcquire, Err: err}
 	}
-	defer lease.release(ctx)
-	w := &work{pass: p, lease: lease}
+	defer func() { _ = held.Release(ctx) }() // a failure is logged as an event; the lease ends by itself
+	w := &work{pass: p, held: held}
 	result := w.run(ctx, listed.PayoutID)
-	result.Token = lease.token
+	result.Token = held.Token()
 	return result
 }
 
@@ -131,20 +131,20 @@ func (w *work) do(ctx context.Context, step Step) error {
 		return errStopping
 	}
 	if !w.options.SkipLockCheck {
-		if err := w.lease.check(ctx); err != nil {
+		if err := w.held.Check(ctx); err != nil {
 			return fmt.Errorf("check the lock: %w", err)
 		}
 	}
-	if err := w.pauser.at(ctx, step, w.payout.PayoutID, w.lease.token); err != nil {
+	if err := w.pauser.at(ctx, step, w.payout.PayoutID, w.held.Token()); err != nil {
 		return err
 	}
 	if !w.options.SkipLockCheck {
-		if err := w.lease.expired(); err != nil {
+		if err := w.held.Err(); err != nil {
 			return fmt.Errorf("check the lock: %w", err)
 		}
 	}
 	ctx = context.WithoutCancel(ctx)
-	write := Write{Payout: w.payout, Owner: w.options.Owner, Token: w.lease.token}
+	write := Write{Payout: w.payout, Owner: w.options.Owner, Token: w.held.Token()}
 	switch step {
 	case StepClaim:
 		return w.resource.Claim(ctx, write, payout.State(w.payout.State))
