@@ -34,6 +34,7 @@ type Upstream struct {
 	AllowRemote     bool          // the host may be other than loopback
 	ConnectTimeout  time.Duration // bounds one dial
 	ResponseTimeout time.Duration // after this the outcome of a sent request is unknown
+	IdleTimeout     time.Duration // between two pieces of a response that is passed on while it arrives
 }
 
 // Store is where marks live.
@@ -91,6 +92,8 @@ type Route struct {
 	Admit   Admit
 	Key     Key
 	Mode    Mode
+	// Stream passes bodies on while they arrive, on a guarded route; passed routes always do.
+	Stream bool
 	// Overlaps names earlier routes that may take some of this one's requests and decide
 	// differently.
 	Overlaps []string

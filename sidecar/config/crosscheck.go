@@ -107,6 +107,10 @@ func (c *Config) Warnings() []string {
 		out = append(out, "there is no guard: nothing is protected")
 	}
 	for _, r := range c.Routes {
+		if r.Stream {
+			out = append(out, "route "+r.Name+" streams: a request is admitted before its body has arrived, so a client that is slow or stops keeps it open, "+
+				"and a body that breaks off leaves an unknown outcome")
+		}
 		if r.Mode == ModeOff && !r.Pass {
 			out = append(out, "route "+r.Name+" has mode off: it forwards without looking at tokens and protects nothing")
 		}

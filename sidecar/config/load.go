@@ -57,6 +57,7 @@ func decode(root *node, faults *Faults, env func(string) (string, bool)) *Config
 const (
 	defaultConnectTimeout  = time.Second
 	defaultResponseTimeout = 10 * time.Second
+	defaultIdleTimeout     = time.Minute
 	defaultMaxConns        = 8
 	defaultStoreTimeout    = 500 * time.Millisecond
 	defaultQueryMode       = "cache_describe"

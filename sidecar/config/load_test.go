@@ -75,7 +75,7 @@ func TestEveryDefaultIsFilledIn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &Config{
 		ID: "s1", Listen: "127.0.0.1:8081", Admin: Admin{Listen: "127.0.0.1:9081"},
-		Upstream: Upstream{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8080"}, ConnectTimeout: time.Second, ResponseTimeout: 10 * time.Second},
+		Upstream: Upstream{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8080"}, ConnectTimeout: time.Second, ResponseTimeout: 10 * time.Second, IdleTimeout: time.Minute},
 		Store: Store{Postgres: Postgres{
 			URL: "postgres://u:hunter2@127.0.0.1/paydb", MaxConns: 8, Timeout: 500 * time.Millisecond, QueryMode: "cache_describe",
 		}},
@@ -254,7 +254,6 @@ func TestPartsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		{"order: admissions", "order: admissions\n    advance: resource", "guards[0].advance", "unsupported in this version: guards[0].advance: resource; write advance: sidecar"},
 		{"order: admissions", "order: admissions\n    unsettled: { after: 30s }", "guards[0].unsettled.after", "unsupported in this version: guards[0].unsettled.after; remove the key"},
 		{"guard: account", "guard: account\n    mode: shadow", "routes[0].mode", "unsupported in this version: routes[0].mode: shadow; write mode: enforce or mode: off"},
-		{"guard: account", "guard: account\n    stream: true", "routes[0].stream", "unsupported in this version: routes[0].stream; remove the key"},
 		{"guard: account", "guard: account\n    on_fenced: SELECT 1", "routes[0].on_fenced", "unsupported in this version: routes[0].on_fenced; remove the key"},
 		{"id: s1", "tracing: { endpoint: http://h }", "tracing.endpoint", "unsupported in this version: tracing.endpoint; remove the key"},
 		{"url: http://127.0.0.1:8080", "url: unix:/run/app.sock", "upstream.url", "unsupported in this version: upstream.url: unix sockets and TLS; write http://host:port"},

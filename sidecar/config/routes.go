@@ -12,7 +12,7 @@ func (s section) route() Route {
 	match := s.sub("match")
 	r := Route{
 		Name: s.name(), Methods: match.methods(), Path: match.text("path", ""), Pass: s.boolean("pass", false),
-		Guard: s.guardName(), Overlaps: s.texts("overlaps"),
+		Guard: s.guardName(), Overlaps: s.texts("overlaps"), Stream: s.boolean("stream", false),
 		Mode: choice(s, "mode", ModeEnforce, []Mode{ModeEnforce, ModeOff}, map[Mode]string{ModeShadow: "; write mode: enforce or mode: off"}),
 	}
 	if match.has("path") {
@@ -22,7 +22,7 @@ func (s section) route() Route {
 	case r.Pass && s.has("guard"):
 		s.fault("pass", "a route is guarded or passed, not both")
 	case r.Pass:
-		for _, key := range []string{"key", "admit", "mode"} {
+		for _, key := range []string{"key", "admit", "mode", "stream"} {
 			if s.has(key) {
 				s.fault(key, "means nothing on a passed route; remove it")
 			}
@@ -41,8 +41,23 @@ func (s section) route() Route {
 			break
 		}
 		r.Key = s.sub("key").routeKey(r)
+		if r.Stream && r.Key.fromBody() {
+			s.fault("stream", "the key comes from the body, which isn't there yet when a streamed request is admitted")
+		}
 	}
 	return r
+}
+
+// fromBody says whether the key, or a parameter of its lookup, is read from the request's body.
+func (k Key) fromBody() bool {
+	if k.Lookup != nil {
+		for _, param := range k.Lookup.Params {
+			if param.fromBody() {
+				return true
+			}
+		}
+	}
+	return k.JSON != ""
 }
 
 // guardName is the route's one guard: a request that touches two keys would need both marks raised as one.

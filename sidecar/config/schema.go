@@ -17,6 +17,7 @@ upstream.url
 upstream.allow_remote
 upstream.connect_timeout
 upstream.response_timeout
+upstream.idle_timeout
 upstream.tls.ca_file!
 upstream.tls.certificate_file!
 upstream.tls.key_file!
@@ -65,7 +66,7 @@ routes[].key.lookup.params.*.query
 routes[].key.lookup.params.*.json
 routes[].key.lookup.cache
 routes[].mode
-routes[].stream!
+routes[].stream
 routes[].on_fenced!
 routes[].overlaps
 unmatched

@@ -286,7 +286,9 @@ func TestDeadAndPoisonedConnectionsAreNotUsed(t *testing.T) {
 			t.Cleanup(u.closeIdle)
 			for range 20 {
 				var response fasthttp.Response
-				end, err := u.exchange(t.Context(), []byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"), false, &response)
+				end, _, err := u.exchange(t.Context(), trip{
+					request: []byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"), whole: func(*fasthttp.Response) bool { return true },
+				}, &response)
 				require.NoError(t, err)
 				require.Equal(t, gate.OutcomeSettled, gate.Settle(end))
 				require.Equal(t, "ok", string(response.Body()))

@@ -2,10 +2,8 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -47,7 +45,7 @@ func New(cfg *config.Config, rules *policy.Policy, store mark.Store, registry pr
 		cfg: cfg, policy: rules, store: store, logger: logger,
 		keys: mark.NewKeyCache(keyCacheSize),
 		upstream: &upstream{
-			address: cfg.Upstream.URL.Host, connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout,
+			address: cfg.Upstream.URL.Host, connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout, idleTimeout: cfg.Upstream.IdleTimeout,
 			headLimit: int(cfg.Limits.Head), bodyLimit: int(cfg.Limits.Response),
 		},
 		metrics: newMetrics(registry, cfg, rules.Routes()),
@@ -74,7 +72,7 @@ type exchange struct {
 	handed bool
 }
 
-func (e *exchange) route() string {
+func (e *exchange) routeName() string {
 	if e.match.Route == nil {
 		return noRoute
 	}
@@ -90,23 +88,25 @@ func (e *exchange) mode() string {
 
 // Handle answers one request. Its work runs under a context of its own: a client that goes away doesn't cancel a write that was admitted.
 func (p *Proxy) Handle(fast *fasthttp.RequestCtx) {
-	e := &exchange{fast: fast, traceID: httperr.TraceID(fast)}
+	e := &exchange{fast: fast, traceID: httperr.TraceID(fast), finish: func() {}}
+	defer func() {
+		if !e.handed {
+			e.finish()
+		}
+	}()
+	if r := p.process(e); r != nil {
+		p.answer(e, r)
+	}
+}
+
+// takePlace takes one of the limits.in_flight places.
+func (p *Proxy) takePlace(e *exchange) *refusal {
 	select {
 	case p.slots <- struct{}{}:
 		e.finish = sync.OnceFunc(func() { <-p.slots })
-		defer func() {
-			if !e.handed {
-				e.finish()
-			}
-		}()
+		return nil
 	default:
-		p.answer(e, refuse("OVERLOADED", "as many requests are under way as limits.in_flight allows; nothing was forwarded").with("outcome", gate.OutcomeNotSent))
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), p.longest())
-	defer cancel()
-	if r := p.process(ctx, e); r != nil {
-		p.answer(e, r)
+		return refuse("OVERLOADED", "as many requests are under way as limits.in_flight allows; nothing was forwarded").with("outcome", gate.OutcomeNotSent)
 	}
 }
 
@@ -115,11 +115,32 @@ func (p *Proxy) longest() time.Duration {
 	return 2*p.cfg.Store.Postgres.Timeout + p.cfg.Upstream.ConnectTimeout + p.cfg.Upstream.ResponseTimeout + 5*time.Second
 }
 
-// process runs the steps in the one order that is safe: check, match, key, admit, and only then forward.
-func (p *Proxy) process(ctx context.Context, e *exchange) *refusal {
+// process runs the steps in the one order that is safe: check, match, receive, key, admit, and only then forward.
+func (p *Proxy) process(e *exchange) *refusal {
 	if r := p.check(e); r != nil {
 		return r
 	}
+	if r := p.route(e); r != nil {
+		return r
+	}
+	if !e.streamed() {
+		if r := p.readBody(e); r != nil {
+			return r
+		}
+	}
+	if r := p.takePlace(e); r != nil {
+		return r
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.longest())
+	defer cancel()
+	if e.match.Route != nil && e.match.Route.Guarded() {
+		return p.guarded(ctx, e)
+	}
+	return p.forward(ctx, e, passed)
+}
+
+// route finds the rule for the request.
+func (p *Proxy) route(e *exchange) *refusal {
 	e.match = p.policy.Match(e.request.Method, e.request.Path)
 	switch e.match.Outcome {
 	case policy.NoRoute:
@@ -127,13 +148,9 @@ func (p *Proxy) process(ctx context.Context, e *exchange) *refusal {
 	case policy.WrongMethod:
 		e.fast.Response.Header.Set("Allow", strings.Join(e.match.Allowed, ", "))
 		return refuse("METHOD_NOT_ALLOWED", "no route takes this method on this path")
-	case policy.Matched:
-		if e.match.Route.Guarded() {
-			return p.guarded(ctx, e)
-		}
-	case policy.PassUnmatched:
+	case policy.Matched, policy.PassUnmatched:
 	}
-	return p.forward(ctx, e, passed)
+	return nil
 }
 
 // check judges the head and takes copies of everything: fasthttp uses its memory again.
@@ -150,11 +167,9 @@ func (p *Proxy) check(e *exchange) *refusal {
 		return refuse(violation.Code, "%s", violation.Reason)
 	}
 	e.request = request
-	e.body = e.fast.Request.Body()
-	if !request.Chunked && int64(len(e.body)) != request.ContentLength {
-		// Two readers of one head disagree about the body's length, so what follows may be part of it.
+	if !e.sameLength() {
 		e.fast.SetConnectionClose()
-		return refuse("MALFORMED_REQUEST", "the body isn't as long as announced")
+		return refuse("MALFORMED_REQUEST", "the length of the body isn't clear")
 	}
 	return nil
 }
@@ -246,7 +261,7 @@ func (p *Proxy) takeKey(e *exchange, found string) *refusal {
 
 // storeFault fails closed: whatever the reason, nothing is forwarded. No setting opens it.
 func (p *Proxy) storeFault(e *exchange, err error) *refusal {
-	p.logger.Error("admission failed, nothing was forwarded", "event", "fence_unavailable", "route", e.route(), "error", err, "traceId", e.traceID)
+	p.logger.Error("admission failed, nothing was forwarded", "event", "fence_unavailable", "route", e.routeName(), "error", err, "traceId", e.traceID)
 	return refuse("FENCE_UNAVAILABLE", "the mark store can't decide now; nothing was forwarded").with("outcome", gate.OutcomeNotSent)
 }
 
@@ -254,7 +269,7 @@ func (p *Proxy) fencedOut(e *exchange, highest lock.Token) *refusal {
 	guard := e.match.Route.Guard.Name
 	p.metrics.fenced.WithLabelValues(guard).Inc()
 	p.logger.Error("fenced out", "event", "fenced_out", "resource", guard, "resourceId", e.key, "presentedToken", int64(e.token),
-		"highestToken", int64(highest), "ownerId", clip(e.request.Owner), "route", e.route(), "traceId", e.traceID)
+		"highestToken", int64(highest), "ownerId", clip(e.request.Owner), "route", e.routeName(), "traceId", e.traceID)
 	return refuse("FENCED_OUT", "a newer token has been admitted for this key; stop working under this one").
 		with("presentedToken", int64(e.token)).with("highestToken", int64(highest)).
 		with("resourceType", guard).with("resourceId", e.key).with("ownerId", clip(e.request.Owner))
@@ -267,84 +282,6 @@ func clip(text string) string {
 		return strings.ToValidUTF8(text[:most], "")
 	}
 	return text
-}
-
-// forward sends the request once and passes the response on.
-func (p *Proxy) forward(ctx context.Context, e *exchange, as decision) *refusal {
-	if as == admitted {
-		inflight := p.metrics.inflight.WithLabelValues(e.match.Route.Guard.Name)
-		inflight.Inc()
-		defer inflight.Dec()
-	}
-	response := fasthttp.AcquireResponse()
-	defer func() {
-		if !e.handed {
-			fasthttp.ReleaseResponse(response)
-		}
-	}()
-	head := e.request.Method == fasthttp.MethodHead
-	start := time.Now()
-	end, err := p.upstream.exchange(ctx, buildRequest(e.request, e.body, e.fast.RemoteAddr()), head, response)
-	p.metrics.upstream.WithLabelValues(e.route()).Observe(time.Since(start).Seconds())
-	outcome := gate.Settle(end)
-	if outcome == gate.OutcomeUnknown && as == admitted {
-		p.logger.Warn("the outcome of an admitted request is unknown", "event", "request_unsettled", "route", e.route(),
-			"resourceId", e.key, "token", int64(e.token), "status", end.Status, "error", err, "traceId", e.traceID)
-	}
-	if err != nil {
-		return p.upstreamFault(e, as, outcome, err)
-	}
-	if outcome == gate.OutcomeUnknown {
-		p.metrics.failures.WithLabelValues(string(outcome)).Inc()
-	}
-	copyHead(response, &e.fast.Response, head)
-	if body := response.Body(); len(body) > 0 && !head {
-		e.handed = true
-		e.fast.Response.SetBodyStream(&heldBody{Reader: bytes.NewReader(body), release: func() {
-			fasthttp.ReleaseResponse(response)
-			e.finish()
-		}}, len(body))
-	}
-	p.count(e, as)
-	return nil
-}
-
-// heldBody is a response body on its way to the client. The server closes it once it has been written or can't be any more.
-type heldBody struct {
-	*bytes.Reader
-	release func()
-}
-
-// Close gives back what the body held.
-func (h *heldBody) Close() error {
-	if h.release != nil {
-		h.release()
-		h.release = nil
-	}
-	return nil
-}
-
-// upstreamFault answers a failed exchange with what is known of its effect.
-func (p *Proxy) upstreamFault(e *exchange, as decision, outcome gate.Outcome, err error) *refusal {
-	p.metrics.failures.WithLabelValues(string(outcome)).Inc()
-	p.logger.Warn("exchange with the resource failed", "event", "upstream_failed", "route", e.route(), "outcome", outcome, "error", err, "traceId", e.traceID)
-	code := "UPSTREAM_FAILED"
-	var netErr net.Error
-	if outcome == gate.OutcomeUnknown && errors.As(err, &netErr) && netErr.Timeout() {
-		code = "UPSTREAM_TIMEOUT"
-	}
-	text := "the resource gave no usable answer; the request may have taken effect, now or later"
-	if outcome == gate.OutcomeNotSent {
-		text = "the resource can't be reached; nothing was sent"
-	}
-	r := refuse(code, "%s", text).with("outcome", outcome)
-	r.decision = as
-	// Where each token is admitted once, this request's token is used up, sent or not.
-	once := as == admitted && e.match.Route.Admit == config.AdmitNewer
-	if outcome == gate.OutcomeNotSent && !once {
-		r.Safe(0)
-	}
-	return r
 }
 
 func (r *refusal) with(name string, value any) *refusal {
@@ -360,5 +297,5 @@ func (p *Proxy) answer(e *exchange, r *refusal) {
 }
 
 func (p *Proxy) count(e *exchange, d decision) {
-	p.metrics.decisions.WithLabelValues(e.route(), string(d), e.mode()).Inc()
+	p.metrics.decisions.WithLabelValues(e.routeName(), string(d), e.mode()).Inc()
 }

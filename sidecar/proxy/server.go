@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	readTimeout = 30 * time.Second
-	idleTimeout = 60 * time.Second
+	readTimeout  = 30 * time.Second
+	writeTimeout = 30 * time.Second
+	idleTimeout  = 60 * time.Second
 )
 
-// NewServer returns the HTTP server before the proxy. A request reaches the handler only when its body has arrived whole, so that a slow or frozen client holds
-// nothing but its own connection.
+// NewServer returns the HTTP server before the proxy. The handler gets a request when its head has arrived and decides for itself how the body is received.
 func NewServer(p *Proxy, limits config.Limits, logger hclog.Logger) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler:                      daemon.Recover(logger, p.Handle, p.panicked),
 		ErrorHandler:                 p.unreadable,
-		MaxRequestBodySize:           int(limits.Body),
+		StreamRequestBody:            true,
 		ReadBufferSize:               int(limits.Head),
 		ReadTimeout:                  readTimeout,
 		IdleTimeout:                  idleTimeout,
-		WriteTimeout:                 readTimeout,
+		WriteTimeout:                 writeTimeout,
 		Concurrency:                  limits.Connections,
 		CloseOnShutdown:              true,
 		DisablePreParseMultipartForm: true, // else multipart bodies would be encoded anew
@@ -57,8 +57,6 @@ func (p *Proxy) unreadable(fast *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var netErr net.Error
 	switch {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		r = refuse("BODY_TOO_LARGE", "the body is above limits.body")
 	case errors.As(err, &small):
 		r = refuse("HEAD_TOO_LARGE", "request line and headers are above limits.head")
 	case errors.As(err, &netErr) && netErr.Timeout():

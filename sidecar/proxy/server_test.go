@@ -18,6 +18,7 @@ import (
 
 	"fenceline/lockd/lock"
 	"fenceline/sidecar/config"
+	"fenceline/sidecar/httpcheck"
 	"fenceline/sidecar/mark"
 	"fenceline/sidecar/policy"
 )
@@ -88,7 +89,9 @@ func TestRequestThatDoesNotArriveInTimeIsGivenUp(t *testing.T) {
 	}
 	require.Empty(t, upstream.requests())
 	require.Empty(t, store.marks, "it was never admitted")
-	require.InDelta(t, 3, testutil.ToFloat64(p.metrics.decisions.WithLabelValues(noRoute, string(invalid), "enforce")), 0)
+	require.InDelta(t, 2, testutil.ToFloat64(p.metrics.decisions.WithLabelValues(noRoute, string(invalid), "enforce")), 0, "the head, and a body that the server wanted to have a look at first")
+	require.InDelta(t, 1, testutil.ToFloat64(p.metrics.decisions.WithLabelValues("write", string(invalid), "enforce")), 0)
+	require.Empty(t, p.slots, "none of them took a place from others")
 }
 
 // panicking stands for a fault of ours.
@@ -137,13 +140,22 @@ func TestBodyOfAnotherLengthThanAnnouncedIsRefused(t *testing.T) {
 	t.Parallel()
 	var log lockedLog
 	_, p := startImpatient(t, "127.0.0.1:1", &fakeStore{}, &log)
+	for head, fields := range map[string]string{"length": "Content-Length: 2\r\n", "chunked": "Transfer-Encoding: chunked\r\n", "none": ""} {
+		for _, length := range []int{-1, 0, 2, 3} { // as fasthttp counts it
+			var fast fasthttp.RequestCtx
+			require.NoError(t, fast.Request.Header.Read(bufio.NewReader(strings.NewReader("POST /things/7 HTTP/1.1\r\nHost: a\r\n"+fields+"\r\n"))))
+			fast.Request.Header.SetContentLength(length)
+			r := p.check(&exchange{fast: &fast})
+			agree := map[string]int{"length": 2, "chunked": -1, "none": 0}[head] == length
+			require.Equal(t, agree, r == nil, "%s, %d", head, length)
+			require.Equal(t, !agree, fast.Response.ConnectionClose(), "%s, %d", head, length)
+		}
+	}
 	for body, wanted := range map[string]bool{"ab": true, "a": false, "": false, "abc": false} {
 		var fast fasthttp.RequestCtx
-		head := "POST /things/7 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n"
-		require.NoError(t, fast.Request.Header.Read(bufio.NewReader(strings.NewReader(head))))
-		fast.Request.SetBodyString(body)
-		r := p.check(&exchange{fast: &fast})
-		require.Equal(t, wanted, r == nil, body)
+		fast.Request.SetBodyStream(strings.NewReader(body), 2)
+		e := &exchange{fast: &fast, request: httpcheck.Request{Framed: true, ContentLength: 2}}
+		require.Equal(t, wanted, p.readBody(e) == nil, body)
 		require.Equal(t, !wanted, fast.Response.ConnectionClose(), body)
 	}
 }

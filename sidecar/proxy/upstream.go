@@ -2,20 +2,18 @@ package proxy
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
 
 	"fenceline/sidecar/gate"
-	"fenceline/sidecar/httpcheck"
 )
 
 // upstream sends requests to the resource, each at most once. It has connections of its own, because it must know as a fact how much
@@ -23,7 +21,8 @@ import (
 type upstream struct {
 	address        string
 	connectTimeout time.Duration
-	answerTimeout  time.Duration // from the last byte sent to the last byte received
+	answerTimeout  time.Duration // from the last byte sent to the last byte received, or to the head of a response that is streamed
+	idleTimeout    time.Duration // between two pieces of a response that is streamed
 	headLimit      int
 	bodyLimit      int
 
@@ -42,6 +41,7 @@ type upstreamConn struct {
 	reader  *bufio.Reader
 	readErr error     // what the connection itself said last; fasthttp's errors hide it
 	since   time.Time // idle since
+	early   atomic.Bool
 }
 
 // Read is what the reader reads through.
@@ -51,112 +51,68 @@ func (c *upstreamConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// errTooLarge means that the response's body is above the limit.
-var errTooLarge = errors.New("response body is above limits.response")
+// trip is one request on its way and what is known of it.
+type trip struct {
+	request []byte  // the head, with the body when that was received whole
+	body    *upload // the rest of it, else nil
+	head    bool    // the method is HEAD: the response has no body
+	// whole says whether the response's body is to be read whole. One that isn't comes as a download.
+	whole func(*fasthttp.Response) bool
+}
 
 // exchange sends the request's bytes once and reads the response. The end says how far it came; it is
 // meaningful whatever the error. Nothing here tries a second time once a byte has been handed over: only a connection that was found dead before
-// that is replaced.
-func (u *upstream) exchange(ctx context.Context, request []byte, head bool, response *fasthttp.Response) (end gate.End, err error) {
+// that is replaced. With a download the end is the state before its body: its finish tells the rest.
+func (u *upstream) exchange(ctx context.Context, t trip, response *fasthttp.Response) (end gate.End, rest *download, err error) {
 	conn, err := u.connect(ctx)
 	if err != nil {
-		return gate.End{Sent: gate.NotSent}, err
+		return gate.End{Sent: gate.NotSent}, nil, err
 	}
-	reusable := false
+	keep := false
 	defer func() {
-		if !reusable {
+		if !keep {
 			_ = conn.Close()
 		}
 	}()
+	sent, answered, err := u.send(conn, t.request, t.body)
+	end.Sent = sent
+	if err != nil && !answered {
+		return end, nil, err
+	}
 	if err := conn.SetDeadline(time.Now().Add(u.answerTimeout)); err != nil {
-		return gate.End{Sent: gate.NotSent}, fmt.Errorf("set deadline: %w", err)
+		return end, nil, fmt.Errorf("set deadline: %w", err)
 	}
-	n, err := conn.Write(request)
-	switch {
-	case n == 0 && err != nil:
-		return gate.End{Sent: gate.NotSent}, fmt.Errorf("send: %w", err) // the kernel took nothing
-	case err != nil:
-		return gate.End{Sent: gate.PartlySent}, fmt.Errorf("send: %w", err)
+	if err := u.receiveHead(conn.reader, response); err != nil {
+		return end, nil, fmt.Errorf("receive: %w", errors.Join(err, conn.readErr))
 	}
-	end.Sent = gate.WhollySent
-	delimited, err := u.receive(conn.reader, head, response)
-	if err != nil {
-		return end, fmt.Errorf("receive: %w", errors.Join(err, conn.readErr))
-	}
-	end.Answered, end.Status = delimited, response.StatusCode()
-	if delimited && !response.ConnectionClose() && conn.reader.Buffered() == 0 {
-		reusable = true
-		u.putIdle(conn)
-	}
-	return end, nil
-}
-
-// receive reads one response. It is delimited when its end was marked; a response that ends with the connection may have been cut off
-// without anybody noticing.
-func (u *upstream) receive(r *bufio.Reader, head bool, response *fasthttp.Response) (delimited bool, err error) {
-	response.Header.SetNoDefaultContentType(true)
-	for i := 0; ; i++ {
-		if err := readHead(r, &response.Header); err != nil {
-			return false, err
-		}
-		status := response.StatusCode()
-		if status >= 200 {
-			break
-		}
-		if status == fasthttp.StatusSwitchingProtocols || i >= maxInterim {
-			return false, fmt.Errorf("unexpected status %d", status)
-		}
-	}
-	if head || noBody(response.StatusCode()) {
-		return true, nil
-	}
+	end.Status = response.StatusCode()
 	length := response.Header.ContentLength()
-	if err := response.ReadBody(r, u.bodyLimit); err != nil {
-		if errors.Is(err, fasthttp.ErrBodyTooLarge) {
-			return false, errTooLarge
+	switch {
+	case t.head || noBody(end.Status):
+		end.Answered = true
+	case t.whole(response):
+		if end.Answered, err = u.receiveBody(conn.reader, response); err != nil {
+			return end, nil, fmt.Errorf("receive: %w", errors.Join(err, conn.readErr))
 		}
-		return false, unexpectedEnd(err)
+	default:
+		keep = true
+		rest = newDownload(conn, length, u.idleTimeout)
+		reusable := sent == gate.WhollySent && !response.ConnectionClose()
+		rest.finish = func(whole bool) { u.putBack(conn, whole && reusable) }
+		return end, rest, nil
 	}
-	if length == -1 { // chunked: the trailers end it
-		if err := response.Header.ReadTrailer(r); err != nil {
-			return false, unexpectedEnd(err)
-		}
-	}
-	return length >= -1, nil
+	keep = u.putBack(conn, end.Answered && sent == gate.WhollySent && !response.ConnectionClose())
+	return end, nil, nil
 }
 
-// readHead reads one response head. It is judged as it came, before fasthttp's lenient reader repairs it. The reader's buffer, limits.head, bounds it.
-func readHead(r *bufio.Reader, header *fasthttp.ResponseHeader) error {
-	for start, seen := 0, 0; ; {
-		head, err := r.Peek(max(seen+1, r.Buffered()))
-		if err != nil {
-			return unexpectedEnd(err)
-		}
-		seen = len(head)
-		for {
-			i := bytes.IndexByte(head[start:], '\n')
-			if i < 0 {
-				break // the line isn't whole yet
-			}
-			line := head[start : start+i+1]
-			start += i + 1
-			if last := bytes.Equal(line, []byte("\r\n")); last || !bytes.HasSuffix(line, []byte("\r\n")) {
-				if err := httpcheck.CheckResponse(head[:start]); err != nil {
-					return err
-				}
-				return header.Read(r)
-			}
-		}
+// putBack keeps a connection for the next request, or closes it.
+func (u *upstream) putBack(conn *upstreamConn, reusable bool) bool {
+	if !reusable || conn.reader.Buffered() > 0 {
+		_ = conn.Close()
+		return false
 	}
-}
-
-func noBody(status int) bool { return status == 204 || status == 304 }
-
-func unexpectedEnd(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	u.putIdle(conn)
+	return true
 }
 
 // connect returns an idle connection that is alive, else a new one.

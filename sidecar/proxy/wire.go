@@ -11,8 +11,9 @@ import (
 )
 
 // buildRequest writes the request for the resource from checked parts: the very target that was matched, the headers in their order and
-// spelling, the body with its length. Nothing of the received bytes is passed on unseen.
-func buildRequest(r httpcheck.Request, body []byte, peer net.Addr) []byte {
+// spelling, the body with its length. Nothing of the received bytes is passed on unseen. A body that is still arriving is announced as the client announced
+// it, and follows.
+func buildRequest(r httpcheck.Request, body []byte, streamed bool, peer net.Addr) []byte {
 	var b strings.Builder
 	b.Grow(512 + len(body))
 	line := func(name, value string) { b.WriteString(name + ": " + value + "\r\n") }
@@ -27,7 +28,12 @@ func buildRequest(r httpcheck.Request, body []byte, peer net.Addr) []byte {
 	}
 	line("X-Forwarded-Host", r.Host)
 	line("X-Forwarded-Proto", "http")
-	if r.Framed {
+	switch {
+	case streamed && r.Chunked:
+		line("Transfer-Encoding", "chunked")
+	case streamed:
+		line("Content-Length", strconv.FormatInt(r.ContentLength, 10))
+	case r.Framed:
 		line("Content-Length", strconv.Itoa(len(body)))
 	}
 	b.WriteString("\r\n")

@@ -16,16 +16,17 @@ var date = regexp.MustCompile(`Date: [^\r]*\r\n`)
 // sidecar's; header names come in their usual spelling, Server, Content-Type, Content-Encoding and Content-Length first.
 func TestResponseReachesTheClientAsTheResourceSentIt(t *testing.T) {
 	t.Parallel()
+	const write = "POST /things/7 HTTP/1.1\r\nHost: a\r\nX-Fencing-Token: 5\r\nContent-Length: 0\r\n\r\n"
 	const get, head = "GET /open/7 HTTP/1.1\r\nHost: a\r\n\r\n", "HEAD /open/7 HTTP/1.1\r\nHost: a\r\n\r\n"
 	for name, c := range map[string]struct{ request, resource, client string }{
-		"length of what HEAD doesn't send (H68)": {head, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"},
-		"HEAD without a length":                  {head, "HTTP/1.1 200 OK\r\nX-A: 1\r\n\r\n", "HTTP/1.1 200 OK\r\nX-A: 1\r\n\r\n"},
-		"length of what 304 doesn't send":        {get, "HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n", "HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n"},
-		"304 to HEAD":                            {head, "HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n", "HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n"},
-		"204 has no length":                      {get, "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n"},
-		"empty body":                             {get, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
-		"nothing is added (H71)":                 {get, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"},
-		"chunks become a length":                 {get, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n1\r\no\r\n1;x=y\r\nk\r\n0\r\nX-T: 1\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"},
+		"length of what HEAD doesn't send (H68)":    {head, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"},
+		"HEAD without a length":                     {head, "HTTP/1.1 200 OK\r\nX-A: 1\r\n\r\n", "HTTP/1.1 200 OK\r\nX-A: 1\r\n\r\n"},
+		"length of what 304 doesn't send":           {get, "HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n", "HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n"},
+		"304 to HEAD":                               {head, "HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n", "HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n"},
+		"204 has no length":                         {get, "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n"},
+		"empty body":                                {get, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
+		"nothing is added (H71)":                    {get, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"},
+		"chunks become a length, on guarded routes": {write, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n1\r\no\r\n1;x=y\r\nk\r\n0\r\nX-T: 1\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"},
 		"encoded bodies stay encoded": {
 			get, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Encoding: gzip\r\nContent-Type: x/y\r\nServer: s\r\n\r\n\x1f\x8b",
 			"HTTP/1.1 200 OK\r\nServer: s\r\nContent-Type: x/y\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b",
@@ -45,7 +46,8 @@ func TestResponseReachesTheClientAsTheResourceSentIt(t *testing.T) {
 		"interim responses are dropped":               {get, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
 		"redirects are answers, not orders":           {get, "HTTP/1.1 307 Temporary Redirect\r\nLocation: /a/../b\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 307 Temporary Redirect\r\nContent-Length: 0\r\nLocation: /a/../b\r\n\r\n"},
 		"a status that nobody knows":                  {get, "HTTP/1.1 299 Fine\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 299 Unknown Status Code\r\nContent-Length: 0\r\n\r\n"},
-		"ended by the connection, undetectably (H65)": {get, "HTTP/1.1 200 OK\r\n\r\nabc!", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"},
+		"ended by the connection, undetectably (H65)": {write, "HTTP/1.1 200 OK\r\n\r\nabc!", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"},
+		"the same on a passed route":                  {get, "HTTP/1.1 200 OK\r\n\r\nabc!", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
