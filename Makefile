@@ -7,6 +7,8 @@ GO       ?= go
 PG_MAJOR ?= 16
 N        ?= 1
 KEEP     ?=
+FOR      ?= 10m
+BACKEND  ?= pg
 export PG_MAJOR
 
 # Tools are pinned here and run with `go run`: nothing to install, the same everywhere.
@@ -23,7 +25,7 @@ TEST          := $(GO) test -race -timeout 10m
 help: ## Show this list
 	@printf 'Usage: make TARGET [VARIABLE=value]\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nVariables: N=5 repeats the demo, KEEP=1 leaves it running, PG_MAJOR=16 is the PostgreSQL that is used.\n'
+	@printf '\nVariables: N=5 repeats the demo, KEEP=1 leaves it running, PG_MAJOR=16 is the PostgreSQL that is used,\n           FOR=10m is how long the soak takes.\n'
 
 .PHONY: build
 build: ## Build lockd, sidecar, paysvc and the demo into bin/
@@ -47,8 +49,13 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 		| grep -v 'fenceline/internal/pgserver' | cut -d ' ' -f 1)
 
 .PHONY: test-long
-test-long: test ## Run everything, the twenty repeats of the experiment included
+test-long: test ## Run everything, the soak and the twenty repeats of the experiment included
+	@$(MAKE) soak
 	@$(MAKE) demo N=20
+
+.PHONY: soak
+soak: deps build ## Check lockd's answers while its processes are killed and its connections cut (FOR=10m)
+	@$(GO) run ./lockd/robustness/soak --lockd bin/lockd --for $(FOR) --backend $(BACKEND)
 
 .PHONY: lint
 lint: ## Run vet, the linter and the formatter's check; go.mod must be tidy
