@@ -19,3 +19,14 @@ func (s *Fenced) Broken(t *testing.T, statement, old, changed string) *Fenced {
 	*text = strings.Replace(*text, old, changed, 1)
 	return &broken
 }
+
+// Broken is the same for the rail-proxy's store.
+func (r *FencedRail) Broken(t *testing.T, statement, old, changed string) *FencedRail {
+	t.Helper()
+	broken := *r
+	text, ok := map[string]*string{"advance": &broken.sql.advance, "earlier": &broken.sql.earlier}[statement]
+	require.True(t, ok, statement)
+	require.Equal(t, 1, strings.Count(*text, old), "%q in %s", old, statement)
+	*text = strings.Replace(*text, old, changed, 1)
+	return &broken
+}
