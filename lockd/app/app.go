@@ -120,7 +120,7 @@ func (a *App) serve(ctx context.Context) error {
 		a.background(ctx, "watcher", func(ctx context.Context) { service.Follow(ctx, a.backend.watcher) })
 	}
 
-	a.server = httpapi.NewServer(service, a.logger.Named("api"), registry)
+	a.server = httpapi.NewServer(httpapi.Config{Service: service, Lister: a.backend.lister, Logger: a.logger.Named("api"), Registry: registry})
 	a.cleanups.Push("api", daemon.StopHTTP(a.server))
 	a.cleanups.Push("waiters", func(context.Context) error { service.Drain(); return nil })
 	daemon.ServeHTTP("api", listener, a.server, a.logger, a.failed)

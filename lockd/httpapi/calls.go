@@ -90,11 +90,11 @@ func (a *API) acquire(c *call) error {
 }
 
 func contended(holder lock.Holder) error {
-	answer := httperr.New(409, lockapi.CodeLockContended, "another session holds the lock").Safe(0)
+	refusal := answer(lockapi.CodeLockContended, "another session holds the lock")
 	if holder.OwnerID != "" {
-		answer.With("holderOwnerId", holder.OwnerID).With("expiresAt", lockapi.Time{Time: holder.ExpiresAt})
+		refusal.With("holderOwnerId", holder.OwnerID).With("expiresAt", lockapi.Time{Time: holder.ExpiresAt})
 	}
-	return answer
+	return refusal
 }
 
 // writeGrant answers with a grant. GrantedAfterMillis is how long the request was made to wait before the attempt began that was granted, for
@@ -159,6 +159,7 @@ func (a *API) inspect(c *call) error {
 
 // revoke is L8.
 func (a *API) revoke(c *call) error {
+	c.revocation = true
 	var request lockapi.RevokeRequest
 	if err := decode(c, &request); err != nil {
 		return err

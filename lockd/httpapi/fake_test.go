@@ -34,6 +34,25 @@ type fakeStore struct {
 	err    error
 	slow   time.Duration
 	broken bool
+	keys   []string // held, in order
+	ended  int64    // the ids of revocations go from 1 to this
+}
+
+func (f *fakeStore) Grants(ctx context.Context, prefix, after string, limit int) (grants []lock.Grant, more bool, err error) {
+	for _, key := range f.keys {
+		if strings.HasPrefix(key, prefix) && key > after {
+			grants = append(grants, lock.Grant{Key: key, OwnerID: "w", Token: 7})
+		}
+	}
+	more = len(grants) > limit
+	return grants[:min(limit, len(grants))], more, f.answer(ctx)
+}
+
+func (f *fakeStore) Revocations(ctx context.Context, after int64, limit int) (records []lock.RevocationRecord, more bool, err error) {
+	for id := after + 1; id <= f.ended && len(records) < limit; id++ {
+		records = append(records, lock.RevocationRecord{ID: id, Key: "k", Operator: "op", Reason: "it is stuck", PreviousToken: 7})
+	}
+	return records, len(records) == limit && after+int64(limit) < f.ended, f.answer(ctx)
 }
 
 func (f *fakeStore) answer(ctx context.Context) error {
@@ -106,7 +125,10 @@ func serve(t *testing.T, store lock.Store) *server {
 	t.Helper()
 	s := &server{listener: fasthttputil.NewInmemoryListener(), registry: prometheus.NewRegistry(), log: &bytes.Buffer{}}
 	logger := hclog.New(&hclog.LoggerOptions{Output: s.log, JSONFormat: true})
-	api := httpapi.NewServer(lock.NewService(store, "fake", lock.Limits{}, logger, noRecorder{}), logger, s.registry)
+	lister, _ := store.(lock.Lister)
+	api := httpapi.NewServer(httpapi.Config{
+		Service: lock.NewService(store, "fake", lock.Limits{}, logger, noRecorder{}), Lister: lister, Logger: logger, Registry: s.registry,
+	})
 	done := make(chan error, 1)
 	go func() { done <- api.Serve(s.listener) }()
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return s.listener.Dial() }}
@@ -157,7 +179,7 @@ type request struct {
 	status             int // when all is well
 }
 
-// contract are the calls L1 to L8, each well-formed.
+// contract are the calls L1 to L9, each well-formed.
 func contract() map[string]request {
 	return map[string]request{
 		"open_session":  {"POST", "/v1/sessions", `{"ownerId":"w"}`, 201},
@@ -168,6 +190,9 @@ func contract() map[string]request {
 		"release":       {"DELETE", "/v1/locks/k", "", 200},
 		"inspect":       {"GET", "/v1/locks/k", "", 200},
 		"revoke":        {"POST", "/v1/locks/k/revoke", `{"operator":"op","reason":"it is stuck"}`, 200},
+
+		"list_locks":       {"GET", "/v1/locks?prefix=a&limit=7", "", 200},
+		"list_revocations": {"GET", "/v1/revocations?after=3", "", 200},
 	}
 }
 

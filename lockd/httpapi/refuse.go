@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"fenceline/internal/httperr"
 	"fenceline/lockd/lock"
 	"fenceline/lockd/lockapi"
@@ -19,34 +21,45 @@ const waitersRetryAfter = 2 * time.Second
 // refuse answers with the error's place in the catalogue. LOCK_LOST is said only when the store has said so; a store that
 // can't be asked is always BACKEND_UNAVAILABLE.
 func (a *API) refuse(c *call, err error) {
-	var answer *httperr.Error
-	if !errors.As(err, &answer) {
-		answer = a.catalogue(c, err)
+	var refusal *httperr.Error
+	if !errors.As(err, &refusal) {
+		refusal = a.catalogue(c, err)
 	}
-	answer.Write(c.RequestCtx, c.traceID)
+	refusal.Write(c.RequestCtx, c.traceID)
+}
+
+// answer is a refusal with the catalogue's status and whether it is safe to retry.
+func answer(code, format string, args ...any) *httperr.Error {
+	info, known := lockapi.Lookup(code)
+	if !known {
+		info.Status = fasthttp.StatusInternalServerError
+	}
+	refusal := httperr.New(info.Status, code, format, args...)
+	refusal.RetrySafe = info.RetrySafe
+	return refusal
 }
 
 func (a *API) catalogue(c *call, err error) *httperr.Error {
 	switch {
 	case errors.Is(err, lock.ErrInvalidToken):
-		return httperr.New(400, lockapi.CodeInvalidToken, "%s: %s", lockapi.HeaderToken, reason(err, lock.ErrInvalidToken))
+		return answer(lockapi.CodeInvalidToken, "%s: %s", lockapi.HeaderToken, reason(err, lock.ErrInvalidToken))
 	case errors.Is(err, lock.ErrInvalid):
-		return httperr.New(400, lockapi.CodeValidationFailed, "%s", reason(err, lock.ErrInvalid))
+		return answer(lockapi.CodeValidationFailed, "%s", reason(err, lock.ErrInvalid))
 	case errors.Is(err, lock.ErrSessionUnknown):
-		return httperr.New(404, lockapi.CodeSessionUnknown, "no session has this id; open a new one")
+		return answer(lockapi.CodeSessionUnknown, "no session has this id; open a new one")
 	case errors.Is(err, lock.ErrSessionExpired):
-		return httperr.New(410, lockapi.CodeSessionExpired, "the session has expired and so have its grants; open a new one")
+		return answer(lockapi.CodeSessionExpired, "the session has expired and so have its grants; open a new one")
 	case errors.Is(err, lock.ErrLockLost):
-		return httperr.New(409, lockapi.CodeLockLost, "the grant with this token is over; stop working under it")
+		return answer(lockapi.CodeLockLost, "the grant with this token is over; stop working under it")
 	case errors.Is(err, lock.ErrTooManyWaiters):
-		return httperr.New(429, lockapi.CodeContentionExceeded, "too many clients wait for locks; come back later").Safe(waitersRetryAfter)
+		return answer(lockapi.CodeContentionExceeded, "too many clients wait for locks; come back later").Safe(waitersRetryAfter)
 	case errors.Is(err, errHungUp):
 		c.SetConnectionClose()
-		return httperr.New(499, lockapi.CodeClientClosedRequest, "the client has closed the connection; what it had been granted is released").Safe(0)
+		return answer(lockapi.CodeClientClosedRequest, "the client has closed the connection; what it had been granted is released")
 	case errors.Is(err, lock.ErrNotHeld):
-		return httperr.New(404, lockapi.CodeLockNotHeld, "nobody holds this lock")
+		return answer(lockapi.CodeLockNotHeld, "nobody holds this lock")
 	case errors.Is(err, lock.ErrTokenMismatch):
-		return httperr.New(409, lockapi.CodeTokenMismatch, "the holder has another token than the one expected; inspect and decide again")
+		return answer(lockapi.CodeTokenMismatch, "the holder has another token than the one expected; inspect and decide again")
 	}
 	return a.fault(c, err)
 }
@@ -58,15 +71,16 @@ func (a *API) fault(c *call, err error) *httperr.Error {
 	a.logger.Error("request failed", "event", "request_failed", "path", string(c.Path()), "error", err, "traceId", c.traceID, "ownerId", c.owner)
 	switch {
 	case errors.Is(err, lock.ErrUnknownOutcome):
-		answer := httperr.New(503, lockapi.CodeBackendUnavailable, "the store's answer was lost: the change may or may not have happened").With("outcome", lockapi.OutcomeUnknown)
-		if !strings.HasSuffix(string(c.Path()), "/revoke") {
-			answer.Safe(retryAfter)
+		refusal := answer(lockapi.CodeBackendUnavailable, "the store's answer was lost: the change may or may not have happened").
+			Safe(retryAfter).With("outcome", lockapi.OutcomeUnknown)
+		if c.revocation {
+			refusal.RetrySafe, refusal.RetryAfterMillis = false, 0
 		}
-		return answer
+		return refusal
 	case errors.Is(err, lock.ErrUnavailable):
-		return httperr.New(503, lockapi.CodeBackendUnavailable, "the lock store can't be used now; nothing has happened").Safe(retryAfter)
+		return answer(lockapi.CodeBackendUnavailable, "the lock store can't be used now; nothing has happened").Safe(retryAfter)
 	}
-	return httperr.New(500, lockapi.CodeInternal, "a defect of this deployment; the log of lockd has the details under this trace id")
+	return answer(lockapi.CodeInternal, "a defect of this deployment; the log of lockd has the details under this trace id")
 }
 
 // reason is the error's text from the sentinel's own words on, without them; several faults at once stand in one line.

@@ -1,4 +1,4 @@
-// Package httpapi serves the lock service over HTTP (the calls L1 to L8).
+// Package httpapi serves the lock service over HTTP (the calls L1 to L9).
 package httpapi
 
 import (
@@ -22,17 +22,26 @@ const (
 	callTimeout    = 10 * time.Second // for the whole work behind one call
 )
 
+// Config is what the API needs.
+type Config struct {
+	Service  *lock.Service
+	Lister   lock.Lister // nil: listing is a defect of the deployment
+	Logger   hclog.Logger
+	Registry prometheus.Registerer
+}
+
 // API answers requests with a lock service.
 type API struct {
 	service *lock.Service
+	lister  lock.Lister
 	logger  hclog.Logger
 	calls   []endpoint
 }
 
 // NewServer returns the HTTP server, not yet listening. Head, body, time and number of connections are bounded, so that a
 // client can't hold more than its share.
-func NewServer(service *lock.Service, logger hclog.Logger, registry prometheus.Registerer) *httpserver.Server {
-	a := &API{service: service, logger: logger}
+func NewServer(config Config) *httpserver.Server {
+	a := &API{service: config.Service, lister: config.Lister, logger: config.Logger}
 	a.calls = a.table()
 	names := make([]string, len(a.calls))
 	for i, e := range a.calls {
@@ -40,9 +49,9 @@ func NewServer(service *lock.Service, logger hclog.Logger, registry prometheus.R
 	}
 	return httpserver.New(httpserver.Config{
 		Handler:        a.handle,
-		Panicked:       httperr.New(500, lockapi.CodeInternal, "an internal fault; the log of lockd has the details under this trace id"),
-		Logger:         logger,
-		Metrics:        httpserver.NewMetrics(registry, names...),
+		Panicked:       answer(lockapi.CodeInternal, "an internal fault; the log of lockd has the details under this trace id"),
+		Logger:         config.Logger,
+		Metrics:        httpserver.NewMetrics(config.Registry, names...),
 		MaxConnections: maxConnections,
 	})
 }
@@ -54,24 +63,33 @@ type call struct {
 	traceID string
 	owner   string
 	id      string // the session id or key in the path
+	query   url.Values
+	// revocation is the one call that must not be sent again when its answer was lost.
+	revocation bool
 }
 
 // endpoint is one call of the contract.
 type endpoint struct {
 	httpserver.Route
-	run func(*call) error
+	run        func(*call) error
+	parameters []string // of the query string
 }
 
 func (a *API) table() []endpoint {
+	at := func(name, method, path string) httpserver.Route {
+		return httpserver.Route{Name: name, Method: method, Path: path}
+	}
 	return []endpoint{
-		{httpserver.Route{Name: "open_session", Method: "POST", Path: "/v1/sessions"}, a.openSession},
-		{httpserver.Route{Name: "heartbeat", Method: "POST", Path: "/v1/sessions/{sessionId}/heartbeat"}, a.heartbeat},
-		{httpserver.Route{Name: "close_session", Method: "DELETE", Path: "/v1/sessions/{sessionId}"}, a.closeSession},
-		{httpserver.Route{Name: "acquire", Method: "POST", Path: "/v1/locks/{key}/acquire"}, a.acquire},
-		{httpserver.Route{Name: "renew", Method: "POST", Path: "/v1/locks/{key}/renew"}, a.renew},
-		{httpserver.Route{Name: "revoke", Method: "POST", Path: "/v1/locks/{key}/revoke"}, a.revoke},
-		{httpserver.Route{Name: "release", Method: "DELETE", Path: "/v1/locks/{key}"}, a.release},
-		{httpserver.Route{Name: "inspect", Method: "GET", Path: "/v1/locks/{key}"}, a.inspect},
+		{Route: at("open_session", "POST", "/v1/sessions"), run: a.openSession},
+		{Route: at("heartbeat", "POST", "/v1/sessions/{sessionId}/heartbeat"), run: a.heartbeat},
+		{Route: at("close_session", "DELETE", "/v1/sessions/{sessionId}"), run: a.closeSession},
+		{Route: at("acquire", "POST", "/v1/locks/{key}/acquire"), run: a.acquire},
+		{Route: at("renew", "POST", "/v1/locks/{key}/renew"), run: a.renew},
+		{Route: at("revoke", "POST", "/v1/locks/{key}/revoke"), run: a.revoke},
+		{Route: at("release", "DELETE", "/v1/locks/{key}"), run: a.release},
+		{Route: at("inspect", "GET", "/v1/locks/{key}"), run: a.inspect},
+		{Route: at("list_locks", "GET", "/v1/locks"), run: a.listLocks, parameters: []string{"prefix", "cursor", "limit"}},
+		{Route: at("list_revocations", "GET", "/v1/revocations"), run: a.listRevocations, parameters: []string{"after", "limit"}},
 	}
 }
 
@@ -98,6 +116,9 @@ func (a *API) dispatch(c *call) error {
 		return fmt.Errorf("%w: path: percent-encoding isn't valid", lock.ErrInvalid)
 	}
 	c.id = decoded
+	if c.query, err = httpserver.Query(c.RequestCtx, found.parameters); err != nil {
+		return fmt.Errorf("%w: %w", lock.ErrInvalid, err)
+	}
 	if found.Method != fasthttp.MethodGet {
 		if err := c.readOwner(); err != nil {
 			return err

@@ -15,26 +15,28 @@ const (
 	HeaderTraceID = "X-Trace-Id"
 )
 
-// Error codes. Programs branch on these.
+// Error codes. Programs branch on these. Catalogue has their statuses and meanings.
 const (
-	CodeValidationFailed   = "VALIDATION_FAILED"   // 400
-	CodeInvalidToken       = "INVALID_TOKEN"       // 400
-	CodeNotFound           = "NOT_FOUND"           // 404, no such call
-	CodeSessionUnknown     = "SESSION_UNKNOWN"     // 404
-	CodeLockNotHeld        = "LOCK_NOT_HELD"       // 404, revoke
-	CodeMethodNotAllowed   = "METHOD_NOT_ALLOWED"  // 405
-	CodeRequestTimeout     = "REQUEST_TIMEOUT"     // 408
-	CodeLockContended      = "LOCK_CONTENDED"      // 409
-	CodeLockLost           = "LOCK_LOST"           // 409
-	CodeTokenMismatch      = "TOKEN_MISMATCH"      // 409, revoke with expectedToken
-	CodeSessionExpired     = "SESSION_EXPIRED"     // 410
-	CodeBodyTooLarge       = "BODY_TOO_LARGE"      // 413
-	CodeHeadTooLarge       = "HEAD_TOO_LARGE"      // 431
-	CodeContentionExceeded = "CONTENTION_EXCEEDED" // 429, the queue for a lock is full
-	// CodeClientClosedRequest goes with status 499. Nobody reads it but metrics: the client has hung up.
+	CodeValidationFailed    = "VALIDATION_FAILED"
+	CodeInvalidToken        = "INVALID_TOKEN"
+	CodeUnauthenticated     = "UNAUTHENTICATED"
+	CodeForbidden           = "FORBIDDEN"
+	CodeNotFound            = "NOT_FOUND"
+	CodeSessionUnknown      = "SESSION_UNKNOWN"
+	CodeLockNotHeld         = "LOCK_NOT_HELD"
+	CodeMethodNotAllowed    = "METHOD_NOT_ALLOWED"
+	CodeRequestTimeout      = "REQUEST_TIMEOUT"
+	CodeLockContended       = "LOCK_CONTENDED"
+	CodeLockLost            = "LOCK_LOST"
+	CodeTokenMismatch       = "TOKEN_MISMATCH"
+	CodeSessionExpired      = "SESSION_EXPIRED"
+	CodeBodyTooLarge        = "BODY_TOO_LARGE"
+	CodeContentionExceeded  = "CONTENTION_EXCEEDED"
+	CodeHeadTooLarge        = "HEAD_TOO_LARGE"
 	CodeClientClosedRequest = "CLIENT_CLOSED_REQUEST"
-	CodeInternal            = "INTERNAL"            // 500
-	CodeBackendUnavailable  = "BACKEND_UNAVAILABLE" // 503
+	CodeInternal            = "INTERNAL"
+	CodeBackendUnavailable  = "BACKEND_UNAVAILABLE"
+	CodeOverloaded          = "OVERLOADED"
 )
 
 // OutcomeUnknown is the value of details.outcome in an answer BACKEND_UNAVAILABLE when the change may or may not have happened. Without it
@@ -127,6 +129,41 @@ type Revocation struct {
 	RevokedToken  int64 `json:"revokedToken"`
 	NewTokenFloor int64 `json:"newTokenFloor"`
 	RevocationID  int64 `json:"revocationId"`
+}
+
+// HeldLock is one row of a LockPage.
+type HeldLock struct {
+	Key          string `json:"key"`
+	OwnerID      string `json:"ownerId"`
+	SessionID    string `json:"sessionId"`
+	FencingToken int64  `json:"fencingToken"`
+	AcquiredAt   Time   `json:"acquiredAt"`
+	ExpiresAt    Time   `json:"expiresAt"`
+}
+
+// LockPage is the answer of L9 for held locks, in the order of the keys' bytes. It is advisory: a row may be over by the time that it is read.
+type LockPage struct {
+	Locks []HeldLock `json:"locks"`
+	// NextCursor, when another row is known to exist, is what cursor must be to get it; else it is left out.
+	NextCursor string `json:"nextCursor,omitempty"`
+}
+
+// RevocationRecord is one row of a RevocationPage.
+type RevocationRecord struct {
+	RevocationID  int64  `json:"revocationId"`
+	Key           string `json:"key"`
+	RevokedToken  int64  `json:"revokedToken"`
+	PreviousOwner string `json:"previousOwner"`
+	Operator      string `json:"operator"`
+	Reason        string `json:"reason"`
+	RevokedAt     Time   `json:"revokedAt"`
+}
+
+// RevocationPage is the answer of L9 for revocations, in the order of their ids.
+type RevocationPage struct {
+	Revocations []RevocationRecord `json:"revocations"`
+	// NextCursor, when another row is known to exist, is what after must be to get it; else it is left out.
+	NextCursor string `json:"nextCursor,omitempty"`
 }
 
 // Error is every refusal's body.

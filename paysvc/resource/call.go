@@ -4,12 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
+	"fenceline/internal/httpserver"
 	"fenceline/internal/strictjson"
 	"fenceline/lockd/lock"
 	"fenceline/paysvc/payapi"
@@ -77,18 +76,9 @@ func (c *call) decode(v any) error {
 
 // query reads the query string: each parameter is known and stands there at most once. An empty value is as good as none.
 func (c *call) query(known ...string) (url.Values, error) {
-	_, text, _ := strings.Cut(string(c.RequestURI()), "?")
-	values, err := url.ParseQuery(text)
+	values, err := httpserver.Query(c.RequestCtx, known)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the query string isn't well-formed", payout.ErrInvalid)
-	}
-	for name, given := range values {
-		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("%w: unknown parameter %.32q; known are %s", payout.ErrInvalid, name, strings.Join(known, ", "))
-		}
-		if len(given) > 1 {
-			return nil, fmt.Errorf("%w: the parameter %s stands %d times, want at most once", payout.ErrInvalid, name, len(given))
-		}
+		return nil, fmt.Errorf("%w: %w", payout.ErrInvalid, err)
 	}
 	return values, nil
 }
