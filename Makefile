@@ -7,8 +7,10 @@ GO       ?= go
 PG_MAJOR ?= 16
 N        ?= 1
 KEEP     ?=
-FOR      ?= 10m
 BACKEND  ?= pg
+# How long soak and fuzz take (each fuzz target this long).
+soak: FOR ?= 10m
+fuzz: FOR ?= 60s
 export PG_MAJOR
 
 # Tools are pinned here and run with `go run`: nothing to install, the same everywhere.
@@ -56,6 +58,10 @@ test-long: test ## Run everything, the soak and the twenty repeats of the experi
 .PHONY: soak
 soak: deps build ## Check lockd's answers while its processes are killed and its connections cut (FOR=10m)
 	@$(GO) run ./lockd/robustness/soak --lockd bin/lockd --for $(FOR) --backend $(BACKEND)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for a while each (FOR=60s)
+	@scripts/fuzz $(FOR)
 
 .PHONY: lint
 lint: ## Run vet, the linter and the formatter's check; go.mod must be tidy
