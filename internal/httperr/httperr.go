@@ -68,13 +68,7 @@ func (e *Error) Write(ctx *fasthttp.RequestCtx, traceID string) { e.WriteTo(&ctx
 
 // WriteTo does the same for a response without a request.
 func (e *Error) WriteTo(response *fasthttp.Response, traceID string) {
-	out := *e
-	out.TraceID = traceID
-	body, err := json.Marshal(out)
-	if err != nil { // a detail that can't be encoded must not hide the error itself
-		out.Details = nil
-		body, _ = json.Marshal(out)
-	}
+	body := e.Body(traceID)
 	response.ResetBody()
 	response.SetStatusCode(e.Status)
 	response.Header.SetContentType(ContentType)
@@ -84,14 +78,31 @@ func (e *Error) WriteTo(response *fasthttp.Response, traceID string) {
 	response.SetBody(body)
 }
 
+// Body is the error as JSON, the same bytes for the same error and trace.
+func (e *Error) Body(traceID string) []byte {
+	out := *e
+	out.TraceID = traceID
+	body, err := json.Marshal(out)
+	if err != nil { // a detail that can't be encoded must not hide the error itself
+		out.Details = nil
+		body, _ = json.Marshal(out)
+	}
+	return body
+}
+
 // WriteJSON answers with a status and a JSON body.
 func WriteJSON(ctx *fasthttp.RequestCtx, status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode %T: %w", v, err)
 	}
+	WriteBody(ctx, status, body)
+	return nil
+}
+
+// WriteBody answers with a status and a JSON body that is encoded already.
+func WriteBody(ctx *fasthttp.RequestCtx, status int, body []byte) {
 	ctx.SetStatusCode(status)
 	ctx.SetContentType(ContentType)
 	ctx.SetBody(body)
-	return nil
 }

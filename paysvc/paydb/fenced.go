@@ -33,9 +33,17 @@ func (s *Fenced) Claim(ctx context.Context, id uuid.UUID, expected payout.State,
 	var claimed payout.Payout
 	var refused error // an answer, whose transaction commits
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		refused = nil
+		once := s.claimScope(ctx, tx, id, holder.Token)
+		if done, err := once.begin(ctx, tx, holder.Request); done || err != nil {
+			return err
+		}
 		var err error
 		claimed, refused, err = s.claimIn(ctx, tx, id, expected, holder)
-		return err
+		if err != nil {
+			return err
+		}
+		return finishClaim(ctx, tx, once, holder.Request, claimed, refused)
 	})
 	if err == nil {
 		err = refused

@@ -36,9 +36,15 @@ func (s *Fenced) Post(ctx context.Context, id uuid.UUID, holder payout.Holder) (
 	for range postAttempts {
 		var posting payout.Posting
 		err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			once := s.postScope(ctx, tx, id, holder.Token)
+			if done, err := once.begin(ctx, tx, holder.Request); done || err != nil {
+				return err
+			}
 			var err error
-			posting, err = s.postIn(ctx, tx, id, holder)
-			return err
+			if posting, err = s.postIn(ctx, tx, id, holder); err != nil {
+				return err
+			}
+			return once.finish(ctx, tx, holder.Request, posting)
 		})
 		if errors.Is(err, errNoDebit) || errors.Is(err, errLegThere) || errors.Is(err, errNoTransition) {
 			posting, err = s.refusePosting(ctx, id, holder.Token, err)

@@ -76,19 +76,25 @@ func (s *payments) Account(ctx context.Context, id uuid.UUID) (payout.Account, e
 
 // Create makes a PENDING payout, or returns the one that was made under the same key (created is then false). Errors:
 // payout.ErrIdempotencyConflict when that one is another, ErrAccountNotFound, ErrInvalid for a currency that isn't the account's and for
-// the clearing account.
+// the clearing account. A request that was answered before gives its first answer in d.Request.Replayed and no payout.
 func (s *payments) Create(ctx context.Context, d payout.Draft) (p payout.Payout, created bool, err error) {
 	if d.AccountID == s.clearing {
 		return p, false, fmt.Errorf("%w: accountId: the clearing account pays nothing out", payout.ErrInvalid)
 	}
 	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		p, err = queryPayout(ctx, tx, insertPayout, d.ID, d.AccountID, d.Money.Minor, d.Money.Currency, d.IdempotencyKey)
-		created = err == nil
-		if !errors.Is(err, pgx.ErrNoRows) {
+		once := scope{}
+		if done, err := once.begin(ctx, tx, d.Request); done || err != nil {
 			return err
 		}
-		p, err = s.known(ctx, tx, d)
-		return err
+		p, err = queryPayout(ctx, tx, insertPayout, d.ID, d.AccountID, d.Money.Minor, d.Money.Currency, d.IdempotencyKey)
+		created = err == nil
+		if errors.Is(err, pgx.ErrNoRows) { // made before there was a ledger of requests, or refused
+			p, err = s.known(ctx, tx, d)
+		}
+		if err != nil {
+			return err
+		}
+		return once.finish(ctx, tx, d.Request, p)
 	})
 	if err != nil {
 		return payout.Payout{}, false, wrap("create payout", err)

@@ -33,13 +33,20 @@ func (s *Plain) Claim(ctx context.Context, id uuid.UUID, expected payout.State, 
 	var claimed payout.Payout
 	var refused error // an answer, whose transaction commits
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		var err error
 		refused = nil
+		once := scope{perGrant: true}
+		if done, err := once.begin(ctx, tx, holder.Request); done || err != nil {
+			return err
+		}
+		var err error
 		claimed, err = queryPayout(ctx, tx, claimPayout, id, holder.Owner, int64(holder.Token), expected, claimable())
 		if errors.Is(err, pgx.ErrNoRows) {
 			refused, err = refuseClaim(ctx, tx, id, expected)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return finishClaim(ctx, tx, once, holder.Request, claimed, refused)
 	})
 	if err == nil {
 		err = refused
@@ -92,16 +99,42 @@ func refuseClaim(ctx context.Context, tx pgx.Tx, id uuid.UUID, expected payout.S
 //
 // Other errors: payout.ErrPayoutNotFound, ErrInsufficientFunds, ErrOverflow: nothing has happened.
 func (s *Plain) Post(ctx context.Context, id uuid.UUID, holder payout.Holder) (payout.Posting, error) {
-	moved, err := s.moveMoney(ctx, id)
-	if err != nil {
+	moved, done, err := s.moveMoneyOnce(ctx, id, holder)
+	if done || err != nil {
 		return payout.Posting{}, wrap("post payout: move money", err)
 	}
 	posting, err := s.writeLegs(ctx, id, moved, holder)
 	if err != nil {
 		return payout.Posting{}, fmt.Errorf("post payout: %w: %w", payout.ErrPostingIncomplete, err)
 	}
-	posting.Balance = moved.balance
 	return posting, nil
+}
+
+// postScope: the request is remembered under its grant only, so that a holder's own repetition is posted once, and another holder's posting is as
+// careless as ever.
+func postScope() scope { return scope{perGrant: true} }
+
+// unansweredPause is how long a repetition waits before it looks again whether the first one has been answered.
+const unansweredPause = 20 * time.Millisecond
+
+// moveMoneyOnce is moveMoney, unless the request was made before: then it waits for that one's answer, for as long as a statement may take. Without an
+// answer the first one was cut off after its debit.
+func (s *Plain) moveMoneyOnce(ctx context.Context, id uuid.UUID, holder payout.Holder) (m movement, done bool, err error) {
+	deadline := time.Now().Add(s.tx.StatementTimeout)
+	for {
+		m, done, err = s.moveMoney(ctx, id, holder)
+		if !errors.Is(err, errUnanswered) {
+			return m, done, err
+		}
+		if time.Now().After(deadline) {
+			return m, false, fmt.Errorf("%w: %w", payout.ErrPostingIncomplete, err)
+		}
+		select {
+		case <-time.After(unansweredPause):
+		case <-ctx.Done():
+			return m, false, fmt.Errorf("%w: %w", payout.ErrPostingIncomplete, context.Cause(ctx))
+		}
+	}
 }
 
 // movement is what the first transaction of a posting did.
@@ -111,9 +144,12 @@ type movement struct {
 	balance payout.Minor // the payer's, afterwards
 }
 
-func (s *Plain) moveMoney(ctx context.Context, id uuid.UUID) (movement, error) {
-	var m movement
-	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+// moveMoney is the first transaction of a posting. It writes the request down with the debit; the second one adds the answer.
+func (s *Plain) moveMoney(ctx context.Context, id uuid.UUID, holder payout.Holder) (m movement, done bool, err error) {
+	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if done, err = postScope().begin(ctx, tx, holder.Request); done || err != nil {
+			return err
+		}
 		var currency payout.Currency
 		err := tx.QueryRow(ctx, debitPayer, id).Scan(&m.payer, &m.balance, &m.amount, &currency)
 		switch _, constraint := postgres.Constraint(err); {
@@ -129,7 +165,7 @@ func (s *Plain) moveMoney(ctx context.Context, id uuid.UUID) (movement, error) {
 		}
 		return err
 	})
-	return m, err
+	return m, done, err
 }
 
 func (s *Plain) writeLegs(ctx context.Context, id uuid.UUID, m movement, holder payout.Holder) (payout.Posting, error) {
@@ -151,8 +187,11 @@ func (s *Plain) writeLegs(ctx context.Context, id uuid.UUID, m movement, holder 
 		if posting.Payout, err = queryPayout(ctx, tx, markPosted, id); err != nil {
 			return fmt.Errorf("mark payout as posted: %w", err)
 		}
-		posting.Entries, err = readLegs(ctx, tx, id)
-		return err
+		if posting.Entries, err = readLegs(ctx, tx, id); err != nil {
+			return err
+		}
+		posting.Balance = m.balance
+		return postScope().finish(ctx, tx, holder.Request, posting)
 	})
 	return posting, err
 }

@@ -54,10 +54,11 @@ type Account struct {
 	UpdatedAt time.Time
 }
 
-// Holder is who writes: the worker and the token of its grant.
+// Holder is who writes: the worker, the token of its grant, and the request that it writes with.
 type Holder struct {
-	Owner string
-	Token lock.Token
+	Owner   string
+	Token   lock.Token
+	Request *Request // nil when nobody would repeat it
 }
 
 // Posting is what posting a payout came to.
@@ -75,10 +76,15 @@ type Draft struct {
 	AccountID      uuid.UUID
 	Money          Money
 	IdempotencyKey string
+	Request        *Request // nil when nobody would repeat it
 }
 
 // Same says whether the payout is what the draft asks for.
 func (d Draft) Same(p Payout) bool { return p.AccountID == d.AccountID && p.Money == d.Money }
+
+// OpeningKeyPrefix begins the idempotency keys of the synthetic payouts whose one leg is an account's opening balance. No client may use it,
+// since these are the only legs without a counterpart.
+const OpeningKeyPrefix = "opening-balance:"
 
 // Position is a place in the order (created_at, payout_id).
 type Position struct {

@@ -23,6 +23,7 @@ type call struct {
 	route   string        // the name of its route
 	id      string        // what stands in the path for {id}
 	holder  payout.Holder // as far as it has been read; for the log
+	key     string        // the idempotency key, once it has been read
 }
 
 // header returns the value of a header that must stand there exactly once.
@@ -61,6 +62,15 @@ func (c *call) readHolder() error {
 	}
 	c.holder.Token = token
 	return c.readOwner()
+}
+
+// readWrite reads what comes with every write to a payout: the holder and the request's key.
+func (c *call) readWrite() (err error) {
+	if err := c.readHolder(); err != nil {
+		return err
+	}
+	c.key, err = c.text(payapi.HeaderIdempotencyKey, payout.ValidText)
+	return err
 }
 
 // pathID reads the id in the path.

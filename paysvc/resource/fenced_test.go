@@ -79,7 +79,7 @@ func TestPostingThatIsDoneAlreadyIsAnsweredAsDone(t *testing.T) {
 	b.exec("UPDATE payout SET state = 'RAIL_ACKED' WHERE payout_id = $1", p.PayoutID)
 	first := b.post(p.PayoutID, holder("b", 34)...)
 	require.Equal(t, 200, first.status, string(first.body))
-	again := b.post(p.PayoutID, holder("c", 35)...)
+	again := b.post(p.PayoutID, append(holder("c", 35), payapi.HeaderIdempotencyKey, "another")...) // with the same key the ledger of requests would answer
 	require.Equal(t, 200, again.status, string(again.body))
 	require.Equal(t, string(first.body), string(again.body))
 	require.Len(t, b.log.events(t, "payout_posted"), 1)

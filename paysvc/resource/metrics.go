@@ -8,8 +8,9 @@ import (
 
 // metrics are the payouts'. Every series exists from the start.
 type metrics struct {
-	refused prometheus.Counter
-	fenced  *prometheus.CounterVec
+	refused  prometheus.Counter
+	fenced   *prometheus.CounterVec
+	replayed prometheus.Counter
 }
 
 func newMetrics(registry prometheus.Registerer) *metrics {
@@ -20,8 +21,11 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 		fenced: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lock_fenced_out_total", Help: "Writes refused because a newer token had been seen. Healthy at 0.",
 		}, []string{"resource"}),
+		replayed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "payout_request_replayed_total", Help: "Writes that came again and were given their first answer.",
+		}),
 	}
-	registry.MustRegister(m.refused, m.fenced)
+	registry.MustRegister(m.refused, m.fenced, m.replayed)
 	for _, guard := range []payout.Guard{payout.GuardAccount, payout.GuardLedger} {
 		m.fenced.WithLabelValues(string(guard))
 	}

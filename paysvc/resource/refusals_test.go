@@ -215,7 +215,7 @@ func TestUnknownOutcomeIsItsOwnAnswer(t *testing.T) {
 	require.Equal(t, 200, b.claim(p.PayoutID, "PENDING", holder("a", 5)...).status)
 	_, err = b.owner.Exec(t.Context(), "ALTER TABLE payout ENABLE TRIGGER die")
 	require.NoError(t, err)
-	e = b.post(p.PayoutID, holder("a", 5)...).refused(t, 503, payapi.CodeOutcomeUnknown)
+	e = b.post(p.PayoutID, append(holder("a", 5), payapi.HeaderIdempotencyKey, "another")...).refused(t, 503, payapi.CodeOutcomeUnknown)
 	require.Equal(t, map[string]any{"outcome": "unknown", "debited": true}, e.Details)
 	require.False(t, e.RetrySafe)
 }

@@ -1,6 +1,9 @@
 package resource
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/google/uuid"
 
 	"fenceline/internal/httperr"
@@ -8,8 +11,8 @@ import (
 	"fenceline/paysvc/payout"
 )
 
-// createPayout is P6. It needs no token: a payout that nobody has claimed is under no grant. 201 says that the payout is new, 200
-// that the key was known.
+// createPayout is P6. It needs no token: a payout that nobody has claimed is under no grant. The same request again is given the first answer.
+// 201 says that the payout is new, 200 that it was made before there was a ledger of requests.
 func (a *API) createPayout(c *call) error {
 	if err := c.readOwner(); err != nil {
 		return err
@@ -26,9 +29,13 @@ func (a *API) createPayout(c *call) error {
 	if err != nil {
 		return err
 	}
+	draft.Request = a.createRequest(c, draft)
 	p, created, err := a.store.Create(c.ctx, draft)
 	if err != nil {
 		return err
+	}
+	if a.replayed(c, draft.Request) {
+		return nil
 	}
 	status := 200
 	if created {
@@ -39,6 +46,9 @@ func (a *API) createPayout(c *call) error {
 
 func newDraft(request payapi.CreatePayoutRequest, key string) (payout.Draft, error) {
 	d := payout.Draft{ID: uuid.New(), IdempotencyKey: key}
+	if strings.HasPrefix(key, payout.OpeningKeyPrefix) {
+		return d, fmt.Errorf("%w: %s: the prefix %q is kept for opening balances", payout.ErrInvalid, payapi.HeaderIdempotencyKey, payout.OpeningKeyPrefix)
+	}
 	var err error
 	if d.AccountID, err = payout.ParseID("accountId", request.AccountID); err != nil {
 		return d, err
@@ -52,7 +62,7 @@ func newDraft(request payapi.CreatePayoutRequest, key string) (payout.Draft, err
 
 // claim is P2.
 func (a *API) claim(c *call) error {
-	if err := c.readHolder(); err != nil {
+	if err := c.readWrite(); err != nil {
 		return err
 	}
 	id, err := c.pathID("payoutId")
@@ -67,10 +77,14 @@ func (a *API) claim(c *call) error {
 	if err != nil {
 		return err
 	}
+	c.holder.Request = a.request(c, payout.OperationClaim, id, string(expected))
 	p, err := a.store.Claim(c.ctx, id, expected, c.holder)
 	if err != nil {
 		a.rejected(c, id.String(), payout.Claim, err)
 		return err
+	}
+	if a.replayed(c, c.holder.Request) {
+		return nil
 	}
 	a.logger.Info("payout claimed", "event", "payout_claimed", "payoutId", id.String(), "accountId", p.AccountID.String(),
 		"token", int64(p.ClaimToken), "attemptCount", p.AttemptCount, "ownerId", p.ClaimedBy, "traceId", c.traceID)
@@ -79,7 +93,7 @@ func (a *API) claim(c *call) error {
 
 // post is P3. Rail reference and submission id are logged with the posting; the rail-proxy keeps them.
 func (a *API) post(c *call) error {
-	if err := c.readHolder(); err != nil {
+	if err := c.readWrite(); err != nil {
 		return err
 	}
 	id, err := c.pathID("payoutId")
@@ -97,12 +111,16 @@ func (a *API) post(c *call) error {
 	if err := payout.ValidText("railReference", request.RailReference); err != nil {
 		return err
 	}
+	c.holder.Request = a.request(c, payout.OperationPost, id, request.RailReference, submissionID.String())
 	posting, err := a.store.Post(c.ctx, id, c.holder)
 	if err != nil {
 		a.rejected(c, id.String(), payout.Post, err)
 		return err
 	}
-	if posting.Already {
+	switch {
+	case a.replayed(c, c.holder.Request):
+		return nil
+	case posting.Already:
 		a.logger.Info("payout was posted by another holder; nothing was done", "event", "payout_already_posted", "payoutId", id.String(),
 			"token", int64(c.holder.Token), "ownerId", c.holder.Owner, "traceId", c.traceID)
 		return httperr.WriteJSON(c.RequestCtx, 200, wirePosting(posting))
