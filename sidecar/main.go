@@ -30,6 +30,7 @@ configs/sidecar.reference.yaml explains every key.`
 type cli struct {
 	Run     runCmd     `cmd:"" help:"Run the sidecar."`
 	Check   checkCmd   `cmd:"" help:"Check a configuration file and name everything that is wrong with it."`
+	Init    initCmd    `cmd:"" help:"Make the empty mark file of a new sidecar (store.file). It never replaces one."`
 	Migrate migrateCmd `cmd:"" help:"Bring the sidecar's own tables (schema fence) up to date."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
@@ -50,6 +51,19 @@ func (c *runCmd) Run() error {
 	}
 	shutdown := a.Config().Shutdown
 	return daemon.Run(context.Background(), a, shutdown.Delay+shutdown.Grace, logger)
+}
+
+type initCmd struct {
+	Config string `short:"c" help:"Configuration file." required:"" placeholder:"FILE"`
+}
+
+func (c *initCmd) Run() error {
+	path, err := app.Init(c.Config)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(os.Stdout, "%s is made; every key starts without a mark\n", path)
+	return err
 }
 
 type checkCmd struct {

@@ -133,13 +133,20 @@ func startOn(t *testing.T, login, upstream string) *sidecar {
 	require.NoError(t, err)
 	s := &sidecar{Process: spawn(t, map[string]string{"PAYDB_URL": login, "UPSTREAM": upstream}, "run", "-c", write(t, configText))}
 	s.password, _ = parsed.User.Password()
+	s.listening(t)
+	return s
+}
+
+// listening waits until both listeners are open.
+func (s *sidecar) listening(t *testing.T) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	var err error
 	s.api, err = s.Address(ctx, "api")
 	require.NoError(t, err)
 	s.admin, err = s.Address(ctx, "admin")
 	require.NoError(t, err)
-	return s
 }
 
 func start(t *testing.T, handler http.HandlerFunc) *sidecar {

@@ -5,9 +5,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// Statter is a pool, or something that knows which pool is in use.
+type Statter interface{ Stat() *pgxpool.Stat }
+
 // RegisterPoolMetrics exports the pool's size, its connections in use, and how often and how long
 // callers waited. The pool label tells several pools of one process apart.
-func RegisterPoolMetrics(reg prometheus.Registerer, name string, pool *pgxpool.Pool) {
+func RegisterPoolMetrics(reg prometheus.Registerer, name string, pool Statter) {
 	labels := prometheus.Labels{"pool": name}
 	gauge := func(metric, help string, value func(*pgxpool.Stat) float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: metric, Help: help, ConstLabels: labels},

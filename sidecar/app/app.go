@@ -3,22 +3,22 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
 	"fenceline/internal/daemon"
 	"fenceline/internal/postgres"
 	"fenceline/sidecar/admin"
 	"fenceline/sidecar/config"
-	"fenceline/sidecar/mark/pgmark"
 	"fenceline/sidecar/policy"
 	"fenceline/sidecar/proxy"
 )
@@ -28,81 +28,136 @@ const startupTimeout = 5 * time.Second
 
 // App is a running sidecar.
 type App struct {
-	cfg      *config.Config
-	hash     string
+	path     string
 	logger   hclog.Logger
 	cleanups daemon.Cleanups
 	failed   chan error
+	metrics  *reloadMetrics
 	admin    *daemon.Admin
 	server   *fasthttp.Server
+	data     *proxy.Switch
 	serving  bool
+	seen     [sha256.Size]byte // the fingerprint of the files when they were last read
+
+	retiring sync.WaitGroup // former configurations whose last requests are under way
+	mu       sync.Mutex
+	current  *generation
+}
+
+// generation is everything that one configuration brings.
+type generation struct {
+	cfg     *config.Config
+	hash    string
+	rules   *policy.Policy
+	backing *backing
+	store   checkedStore
 }
 
 // New reads the configuration file; the error lists everything that is wrong with it.
 func New(path string, logger hclog.Logger) (*App, error) {
-	cfg, err := config.LoadFile(path)
-	if err != nil {
-		return nil, err
+	a := &App{path: path, logger: logger, failed: make(chan error, 1)}
+	// Read twice: the fingerprint is taken in between, so that a change from then on is noticed.
+	for range 2 {
+		cfg, hash, err := load(path)
+		if err != nil {
+			return nil, err
+		}
+		if a.current == nil {
+			a.current = &generation{cfg: cfg}
+			a.seen = a.fingerprint()
+		}
+		a.current = &generation{cfg: cfg, hash: hash}
 	}
-	text, err := os.ReadFile(path) //nolint:gosec // the operator's own file
+	return a, nil
+}
+
+// load reads a file, and the hash by which admin pages and metrics name it.
+func load(path string) (*config.Config, string, error) {
+	text, err := config.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, "", err
 	}
-	return &App{cfg: cfg, hash: admin.Hash(text), logger: logger, failed: make(chan error, 1)}, nil
+	cfg, err := config.Load(text, path, os.LookupEnv)
+	if err != nil {
+		return nil, "", err
+	}
+	return cfg, admin.Hash(text), nil
 }
 
 // Config is the configuration in use.
-func (a *App) Config() *config.Config { return a.cfg }
+func (a *App) Config() *config.Config { return a.generation().cfg }
+
+func (a *App) generation() *generation {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.current
+}
 
 // Failed implements daemon.App.
 func (a *App) Failed() <-chan error { return a.failed }
 
 // Start implements daemon.App. A store that is down keeps the sidecar from being ready and every guarded request from passing, but not from
-// starting. A store that may forget marks, or whose tables don't fit, keeps it from starting.
+// starting. A store that may forget marks, or whose tables don't fit, keeps it from starting; and so does a mark file that isn't there or isn't in order.
 func (a *App) Start(ctx context.Context) error {
-	rules, err := policy.New(a.cfg)
-	if err != nil {
+	g := a.generation()
+	if err := checkAdminBind(g.cfg); err != nil {
 		return err
 	}
-	if err := a.checkAdminBind(); err != nil {
+	if err := g.complete(ctx, nil); err != nil {
 		return err
 	}
-	pool, err := postgres.Open(ctx, postgres.Config{
-		URL: a.cfg.Store.Postgres.URL.Reveal(), MaxConns: a.cfg.Store.Postgres.MaxConns, QueryMode: a.cfg.Store.Postgres.QueryMode,
-		ApplicationName: "sidecar " + a.cfg.ID,
-	})
-	if err != nil {
-		return fmt.Errorf("store.postgres: %w", err)
-	}
-	a.cleanups.Push("pool", func(context.Context) error { pool.Close(); return nil })
-	store := pgmark.New(pool, a.cfg.Guards, a.cfg.Store.Postgres.Timeout, a.cfg.Token.MaxJump)
-	if err := a.firstLook(ctx, store); err != nil {
+	a.cleanups.Push("store", func(context.Context) error { return a.generation().backing.close() })
+	a.cleanups.Push("former configurations", a.waitRetired)
+	if err := a.firstLook(ctx, g.store); err != nil {
 		return err
 	}
-	a.announce()
+	a.announce(g.cfg)
 
 	registry := daemon.NewRegistry()
-	postgres.RegisterPoolMetrics(registry, "marks", pool)
-	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "fence_config_info", Help: "The configuration in use.", ConstLabels: prometheus.Labels{"hash": a.hash}})
-	info.Set(1)
-	registry.MustRegister(info)
-
-	data := proxy.New(a.cfg, rules, store, registry, a.logger.Named("proxy"))
-	a.cleanups.Push("upstream connections", func(context.Context) error { data.Close(); return nil })
+	if g.backing.pool != nil {
+		postgres.RegisterPoolMetrics(registry, "marks", currentPool{a})
+	}
+	a.metrics = newReloadMetrics(registry, g.hash)
+	a.data = proxy.NewSwitch(proxy.New(g.cfg, g.rules, g.store, registry, a.logger.Named("proxy")))
+	a.cleanups.Push("upstream connections", func(context.Context) error { a.data.Current().Close(); return nil })
 	a.admin = daemon.NewAdmin(registry, a.logger)
-	a.admin.AddCheck("store", store.Check)
-	admin.Register(a.admin, a.cfg, a.hash, rules, store)
-	a.server = proxy.NewServer(data, a.cfg.Limits, a.logger)
-	return a.listen(ctx)
+	a.admin.AddCheck("store", func(ctx context.Context) error { return a.generation().store.Check(ctx) })
+	admin.Register(a.admin, a.logger, func() admin.State {
+		g := a.generation()
+		return admin.State{Config: g.cfg, Hash: g.hash, Rules: g.rules, Store: g.store}
+	})
+	a.server = proxy.NewServer(a.data, g.cfg.Limits, a.logger)
+	if err := a.listen(ctx, g.cfg); err != nil {
+		return err
+	}
+	a.watch(ctx)
+	return nil
+}
+
+// complete builds what a configuration needs, on the given backing or on one of its own.
+func (g *generation) complete(ctx context.Context, on *backing) (err error) {
+	if g.rules, err = policy.New(g.cfg); err != nil {
+		return err
+	}
+	g.backing = on
+	if on == nil {
+		if g.backing, err = openBacking(ctx, g.cfg); err != nil {
+			return err
+		}
+	}
+	if g.store, err = g.backing.store(g.cfg); err != nil && on == nil {
+		return errors.Join(err, g.backing.close())
+	}
+	return err
 }
 
 // listen opens both listeners before either serves, so that a port in use leaves nothing half started.
-func (a *App) listen(ctx context.Context) error {
-	adminListener, err := daemon.Listen(ctx, a.cfg.Admin.Listen)
+func (a *App) listen(ctx context.Context, cfg *config.Config) error {
+	adminListener, err := daemon.Listen(ctx, cfg.Admin.Listen)
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)
 	}
-	listener, err := daemon.Listen(ctx, a.cfg.Listen)
+	listener, err := daemon.Listen(ctx, cfg.Listen)
 	if err != nil {
 		return errors.Join(err, adminListener.Close())
 	}
@@ -114,14 +169,12 @@ func (a *App) listen(ctx context.Context) error {
 	return nil
 }
 
-func (a *App) firstLook(ctx context.Context, store *pgmark.Store) error {
+func (a *App) firstLook(ctx context.Context, store checkedStore) error {
 	ctx, cancel := context.WithTimeout(ctx, startupTimeout)
 	defer cancel()
 	err := store.Check(ctx)
-	for _, final := range []error{postgres.ErrNotDurable, postgres.ErrPermission, postgres.ErrSchema, pgmark.ErrContract} {
-		if errors.Is(err, final) {
-			return fmt.Errorf("store.postgres can't be used: %w", err)
-		}
+	if isFinal(err) {
+		return fmt.Errorf("store.postgres can't be used: %w", err)
 	}
 	if err != nil {
 		a.logger.Warn("the mark store can't be reached yet; guarded requests get 503 until it can", "event", "store_unavailable", "error", err)
@@ -130,13 +183,17 @@ func (a *App) firstLook(ctx context.Context, store *pgmark.Store) error {
 }
 
 // announce says at the start what each guard promises, and what doesn't protect anything.
-func (a *App) announce() {
-	for _, g := range a.cfg.Guards {
-		a.logger.Info("guard "+g.Name+": order of admissions. After a token was admitted for a key, no lower one is admitted, also after crashes and by other sidecars on "+
-			"the same table. A request that was admitted before may still take effect later.",
+func (a *App) announce(cfg *config.Config) {
+	where := "by other sidecars on the same table"
+	if cfg.Store.File.Path != "" {
+		where = "after restarts; no other sidecar can use the same file"
+	}
+	for _, g := range cfg.Guards {
+		a.logger.Info("guard "+g.Name+": order of admissions. After a token was admitted for a key, no lower one is admitted, also after crashes and "+where+
+			". A request that was admitted before may still take effect later.",
 			"event", "guard_promise", "guard", g.Name, "order", g.Order)
 	}
-	for _, warning := range a.cfg.Warnings() {
+	for _, warning := range cfg.Warnings() {
 		a.logger.Warn(warning, "event", "config_warning")
 	}
 }
@@ -146,7 +203,7 @@ func (a *App) announce() {
 func (a *App) Stop(ctx context.Context) error {
 	if a.serving { // else nobody was ever sent here
 		a.admin.Drain()
-		timer := time.NewTimer(a.cfg.Shutdown.Delay)
+		timer := time.NewTimer(a.Config().Shutdown.Delay)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
@@ -157,13 +214,13 @@ func (a *App) Stop(ctx context.Context) error {
 }
 
 // checkAdminBind keeps the admin listener to this machine: it asks nobody who they are.
-func (a *App) checkAdminBind() error {
-	host, _, err := net.SplitHostPort(a.cfg.Admin.Listen)
-	if err != nil || host == "localhost" || strings.HasPrefix(a.cfg.Admin.Listen, "unix:") {
+func checkAdminBind(cfg *config.Config) error {
+	host, _, err := net.SplitHostPort(cfg.Admin.Listen)
+	if err != nil || host == "localhost" || strings.HasPrefix(cfg.Admin.Listen, "unix:") {
 		return nil //nolint:nilerr // a unix socket
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return fmt.Errorf("admin.listen %s: anybody who reaches this address could read the configuration and the marks; bind to loopback or a unix socket", a.cfg.Admin.Listen)
+		return fmt.Errorf("admin.listen %s: anybody who reaches this address could read the configuration and the marks; bind to loopback or a unix socket", cfg.Admin.Listen)
 	}
 	return nil
 }

@@ -23,6 +23,8 @@ type Config struct {
 	Unmatched Unmatched
 	Limits    Limits
 	Shutdown  Shutdown
+	// SecretFiles are the files that secrets were read from (*_file).
+	SecretFiles []string
 }
 
 // Admin is the listener for health, metrics and operators.
@@ -37,8 +39,25 @@ type Upstream struct {
 	IdleTimeout     time.Duration // between two pieces of a response that is passed on while it arrives
 }
 
-// Store is where marks live.
-type Store struct{ Postgres Postgres }
+// Store is where marks live: a database, or a file when File.Path isn't empty.
+type Store struct {
+	Postgres Postgres
+	File     File
+}
+
+// Timeout bounds one admission, whatever the store; past it the answer is FENCE_UNAVAILABLE.
+func (s Store) Timeout() time.Duration {
+	if s.File.Path != "" {
+		return s.File.Timeout
+	}
+	return s.Postgres.Timeout
+}
+
+// File is a mark store in a file of this machine, for one sidecar.
+type File struct {
+	Path    string
+	Timeout time.Duration
+}
 
 // Postgres is a mark store in a PostgreSQL database.
 type Postgres struct {

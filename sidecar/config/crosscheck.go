@@ -21,9 +21,26 @@ func (s section) crossCheck(c *Config, guards, routes []section) {
 			guards[i].fault("name", "no route uses this guard, so it guards nothing")
 		}
 	}
+	if c.Store.File.Path != "" {
+		checkFileStore(c, guards, routes)
+	}
 	for i, r := range c.Routes {
 		routes[i].checkRoute(c, i)
 		routes[i].checkOverlaps(c.Routes[:i], r)
+	}
+}
+
+// checkFileStore: a file has no tables and answers no queries.
+func checkFileStore(c *Config, guards, routes []section) {
+	for i, g := range c.Guards {
+		if !g.Mark.Own() {
+			guards[i].sub("mark").fault("table", "marks in store.file have no table; leave out table, key, token and updated_at")
+		}
+	}
+	for i, r := range c.Routes {
+		if r.Key.Lookup != nil {
+			routes[i].sub("key").fault("lookup", "store.file answers no queries; take the key from the request, or use store.postgres")
+		}
 	}
 }
 

@@ -16,6 +16,8 @@ func itoa(i int) string { return strconv.Itoa(i) }
 type decoder struct {
 	faults *Faults
 	env    func(string) (string, bool)
+	// secretFiles are the files that secrets came from.
+	secretFiles []string
 }
 
 // section is one mapping of the tree, and the path that leads to it.
@@ -173,6 +175,7 @@ func (s section) secretFile(name string) Secret {
 	if path == "" {
 		return ""
 	}
+	s.secretFiles = append(s.secretFiles, path)
 	file, err := os.Open(path) //nolint:gosec // the operator's own file
 	if err != nil {
 		s.fault(name, "can't be read: "+err.Error())

@@ -83,6 +83,9 @@ func TestReferenceHoldsEveryKeyAndNoOther(t *testing.T) {
 	leaves(newSchema(), root, "", got)
 	require.Contains(t, text, "\n    # url_file: ", "the other way of giving the store's url stands in a comment: both at once are refused")
 	got["store.postgres.url_file"] = true
+	require.Contains(t, text, "\n  # file:\n  #   path: ")
+	require.Contains(t, text, "\n  #   timeout: ")
+	got["store.file.path"], got["store.file.timeout"] = true, true
 	var want []string
 	for line := range strings.FieldsSeq(schema) {
 		want = append(want, strings.TrimSuffix(line, "!"))

@@ -11,6 +11,15 @@ import (
 
 // LoadFile reads a configuration file with this process's environment.
 func LoadFile(path string) (*Config, error) {
+	data, err := ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return Load(data, path, os.LookupEnv)
+}
+
+// ReadFile reads a configuration file's text, for Load.
+func ReadFile(path string) ([]byte, error) {
 	file, err := os.Open(path) //nolint:gosec // the operator's own file
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -23,7 +32,7 @@ func LoadFile(path string) (*Config, error) {
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("read configuration: %s is longer than %d bytes", path, maxFile)
 	}
-	return Load(data, path, os.LookupEnv)
+	return data, nil
 }
 
 // maxFile bounds a configuration file, in bytes.
@@ -116,6 +125,7 @@ func (s section) config() *Config {
 		c.Routes = append(c.Routes, r.route())
 	}
 	s.crossCheck(c, guards, routes)
+	c.SecretFiles = s.secretFiles
 	return c
 }
 

@@ -69,11 +69,15 @@ func isLoopback(host string) bool {
 }
 
 func (s section) store() Store {
-	if s.has("file") {
-		return Store{} // refused by name already
-	}
-	if !s.has("postgres") {
-		s.faults.add(s.position(), s.key("postgres"), "missing: where the marks live")
+	switch {
+	case s.has("file") && s.has("postgres"):
+		s.fault("file", "marks live in one place: a file or a database")
+		return Store{}
+	case s.has("file"):
+		f := s.sub("file")
+		return Store{File: File{Path: f.required("path"), Timeout: f.duration("timeout", defaultStoreTimeout, time.Millisecond, time.Minute)}}
+	case !s.has("postgres"):
+		s.faults.add(s.position(), s.key("postgres"), "missing: where the marks live, postgres or file")
 		return Store{}
 	}
 	p := s.sub("postgres")

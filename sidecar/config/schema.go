@@ -27,7 +27,8 @@ store.postgres.url_file
 store.postgres.max_conns
 store.postgres.timeout
 store.postgres.query_mode
-store.file.path!
+store.file.path
+store.file.timeout
 token.header
 token.owner_header
 token.max_jump

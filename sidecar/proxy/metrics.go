@@ -22,7 +22,7 @@ type metrics struct {
 	inflight  *prometheus.GaugeVec
 }
 
-func newMetrics(registry prometheus.Registerer, cfg *config.Config, routes []*policy.Route) *metrics {
+func newMetrics(registry prometheus.Registerer) *metrics {
 	m := &metrics{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fence_decisions_total", Help: "What was decided on requests."}, []string{"route", "decision", "mode"}),
 		fenced:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "lock_fenced_out_total", Help: "Requests refused because their token was stale. Healthy at zero."}, []string{"resource"}),
@@ -32,6 +32,11 @@ func newMetrics(registry prometheus.Registerer, cfg *config.Config, routes []*po
 		inflight:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fence_inflight_current", Help: "Admitted requests whose outcome isn't known yet."}, []string{"guard"}),
 	}
 	registry.MustRegister(m.decisions, m.fenced, m.store, m.upstream, m.failures, m.inflight)
+	return m
+}
+
+// seed makes every series of a configuration at zero.
+func (m *metrics) seed(cfg *config.Config, routes []*policy.Route) {
 	for _, d := range allDecisions {
 		m.decisions.WithLabelValues(noRoute, string(d), string(config.ModeEnforce))
 		for _, r := range routes {
@@ -50,5 +55,4 @@ func newMetrics(registry prometheus.Registerer, cfg *config.Config, routes []*po
 	for _, outcome := range []gate.Outcome{gate.OutcomeNotSent, gate.OutcomeUnknown} {
 		m.failures.WithLabelValues(string(outcome))
 	}
-	return m
 }

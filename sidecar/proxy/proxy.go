@@ -41,6 +41,16 @@ type Proxy struct {
 
 // New returns a proxy for a valid configuration.
 func New(cfg *config.Config, rules *policy.Policy, store mark.Store, registry prometheus.Registerer, logger hclog.Logger) *Proxy {
+	return build(cfg, rules, store, newMetrics(registry), logger)
+}
+
+// Next returns a proxy for another configuration that goes on with the same metrics.
+func (p *Proxy) Next(cfg *config.Config, rules *policy.Policy, store mark.Store) *Proxy {
+	return build(cfg, rules, store, p.metrics, p.logger)
+}
+
+func build(cfg *config.Config, rules *policy.Policy, store mark.Store, metrics *metrics, logger hclog.Logger) *Proxy {
+	metrics.seed(cfg, rules.Routes())
 	return &Proxy{
 		cfg: cfg, policy: rules, store: store, logger: logger,
 		keys: mark.NewKeyCache(keyCacheSize),
@@ -48,7 +58,7 @@ func New(cfg *config.Config, rules *policy.Policy, store mark.Store, registry pr
 			address: cfg.Upstream.URL.Host, connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout, idleTimeout: cfg.Upstream.IdleTimeout,
 			headLimit: int(cfg.Limits.Head), bodyLimit: int(cfg.Limits.Response),
 		},
-		metrics: newMetrics(registry, cfg, rules.Routes()),
+		metrics: metrics,
 		rules:   httpcheck.Rules{TokenHeader: cfg.Token.Header, OwnerHeader: cfg.Token.OwnerHeader, AllowedNames: cfg.Headers.Allow},
 		slots:   make(chan struct{}, cfg.Limits.InFlight),
 	}
@@ -112,7 +122,7 @@ func (p *Proxy) takePlace(e *exchange) *refusal {
 
 // longest is more than every single step may take together.
 func (p *Proxy) longest() time.Duration {
-	return 2*p.cfg.Store.Postgres.Timeout + p.cfg.Upstream.ConnectTimeout + p.cfg.Upstream.ResponseTimeout + 5*time.Second
+	return 2*p.cfg.Store.Timeout() + p.cfg.Upstream.ConnectTimeout + p.cfg.Upstream.ResponseTimeout + 5*time.Second
 }
 
 // process runs the steps in the one order that is safe: check, match, receive, key, admit, and only then forward.

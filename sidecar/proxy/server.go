@@ -20,8 +20,15 @@ const (
 	idleTimeout  = 60 * time.Second
 )
 
+// handler is a Proxy, or a Switch between several.
+type handler interface {
+	Handle(fast *fasthttp.RequestCtx)
+	panicked(fast *fasthttp.RequestCtx)
+	unreadable(fast *fasthttp.RequestCtx, err error)
+}
+
 // NewServer returns the HTTP server before the proxy. The handler gets a request when its head has arrived and decides for itself how the body is received.
-func NewServer(p *Proxy, limits config.Limits, logger hclog.Logger) *fasthttp.Server {
+func NewServer(p handler, limits config.Limits, logger hclog.Logger) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler:                      daemon.Recover(logger, p.Handle, p.panicked),
 		ErrorHandler:                 p.unreadable,

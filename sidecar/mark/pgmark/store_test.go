@@ -112,12 +112,20 @@ func newOwnEnv(t *testing.T, owner string) marktest.Env {
 		return key, err
 	}
 	e.Set = func(ctx context.Context, key string, token lock.Token) error {
-		_, err := pgtest.Connect(t, owner).Exec(ctx, "UPDATE fence.mark SET token = $2 WHERE guard = 'known' AND key = $1", key, token)
+		conn, err := pgx.Connect(ctx, owner)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+		_, err = conn.Exec(ctx, "UPDATE fence.mark SET token = $2 WHERE guard = 'known' AND key = $1", key, token)
 		return err
 	}
 	e.Block = func(ctx context.Context, key string) (func() error, error) {
-		conn := pgtest.Connect(t, owner)
-		_, err := conn.Exec(ctx, "BEGIN")
+		conn, err := pgx.Connect(ctx, owner)
+		if err != nil {
+			return nil, err
+		}
+		_, err = conn.Exec(ctx, "BEGIN")
 		if err == nil {
 			_, err = conn.Exec(ctx, "SELECT FROM fence.mark WHERE guard = 'known' AND key = $1 FOR UPDATE", key)
 		}

@@ -1,0 +1,202 @@
+package filemark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"fenceline/sidecar/mark"
+)
+
+// operation is one admission or raise on its way.
+type operation struct {
+	ctx       context.Context //nolint:containedctx // so that what nobody waits for any more isn't done
+	admission mark.Admission
+	reject    bool // a key without a mark isn't known
+	maxJump   int64
+	decision  mark.Decision
+	err       error
+	done      chan struct{}
+}
+
+// maxGroup bounds one commit.
+const maxGroup = 4096
+
+// queue gathers operations while a group is at the disk.
+type queue struct {
+	mu      sync.Mutex
+	waiting []*operation
+	closed  bool
+	wake    chan struct{}
+	ended   chan struct{}
+}
+
+var errClosed = errors.New("the mark file is closed")
+
+// start runs commit for one group after the other, until stop.
+func (q *queue) start(commit func([]*operation)) {
+	q.wake, q.ended = make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(q.ended)
+		for range q.wake {
+			for group := q.take(); len(group) > 0; group = q.take() {
+				commit(group)
+				for _, op := range group {
+					close(op.done)
+				}
+			}
+		}
+	}()
+}
+
+func (q *queue) take() []*operation {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.waiting), maxGroup)
+	group := q.waiting[:n:n]
+	q.waiting = q.waiting[n:]
+	return group
+}
+
+func (q *queue) add(op *operation) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return errClosed
+	}
+	q.waiting = append(q.waiting, op)
+	select {
+	case q.wake <- struct{}{}:
+	default: // it is awake, and takes ours too
+	}
+	return nil
+}
+
+// stop finishes what was added and takes nothing more.
+func (q *queue) stop() {
+	q.mu.Lock()
+	already := q.closed
+	q.closed = true
+	if !already {
+		close(q.wake)
+	}
+	q.mu.Unlock()
+	<-q.ended
+}
+
+// do has an operation decided. When ctx ends first the mark may be raised all the same; nobody was admitted.
+func (f *File) do(ctx context.Context, op *operation) (mark.Decision, error) {
+	op.ctx, op.done = ctx, make(chan struct{})
+	if err := f.queue.add(op); err != nil {
+		return mark.Decision{}, fmt.Errorf("%w: %w", mark.ErrUnavailable, err)
+	}
+	select {
+	case <-op.done:
+		return op.decision, op.err
+	case <-ctx.Done():
+		return mark.Decision{}, fmt.Errorf("%w: the disk didn't answer in time: %w", mark.ErrUnavailable, ctx.Err())
+	}
+}
+
+// errNothingToWrite ends a group in which no mark rises.
+var errNothingToWrite = errors.New("nothing to write")
+
+// commit decides a group in one transaction. Its decisions count only when the commit has succeeded. Within a group operations are decided in the order
+// in which they came; nobody learns of one before all of them are durable.
+func (f *File) commit(group []*operation) {
+	err := f.usable()
+	if err == nil {
+		err = guarded(func() error { return f.db.Update(func(tx *bbolt.Tx) error { return f.decideGroup(tx, group) }) })
+	}
+	switch {
+	case errors.Is(err, errNothingToWrite):
+		err = nil
+	case err != nil:
+		f.afterFailure(err)
+	default:
+		f.unproven = false
+	}
+	for _, op := range group {
+		if err != nil {
+			op.decision, op.err = mark.Decision{}, fmt.Errorf("%w: %w", mark.ErrUnavailable, err)
+		}
+	}
+}
+
+// afterFailure: after a commit that failed it isn't known which of its pages reached the disk, and the tree that we read may be one that a crash would undo. So
+// decisions that write nothing aren't given until a later commit has succeeded, which makes everything before it durable too. A full disk is worth
+// trying again; after any other fault the kernel may have dropped what it couldn't write, so only a fresh look at the file helps.
+func (f *File) afterFailure(err error) {
+	f.unproven = true
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, bbolterrors.ErrMaxSizeReached} {
+		if errors.Is(err, full) {
+			return
+		}
+	}
+	if f.usable() != nil {
+		return // it was never tried, and a file that comes back under its name is in order
+	}
+	f.fail(fmt.Errorf("writing the mark file failed: %w", err))
+}
+
+func (f *File) decideGroup(tx *bbolt.Tx, group []*operation) error {
+	wrote := false
+	added := map[string]uint64{}
+	now := time.Now()
+	for _, op := range group {
+		if err := op.ctx.Err(); err != nil {
+			op.err = fmt.Errorf("%w: %w", mark.ErrUnavailable, err)
+			continue
+		}
+		raised, isNew, err := f.decide(tx, op, now)
+		if err != nil {
+			return err
+		}
+		wrote = wrote || raised
+		if isNew {
+			added[op.admission.Guard]++
+		}
+	}
+	if !wrote && !f.unproven {
+		return errNothingToWrite
+	}
+	for name, n := range added {
+		guards := tx.Bucket(bucketGuards)
+		info, err := readInfo(guards, name)
+		if err != nil {
+			return err
+		}
+		info.Count += n
+		if err := writeInfo(guards, name, info); err != nil {
+			return err
+		}
+	}
+	if !wrote {
+		return tx.Bucket(bucketFormat).Put(keyProof, []byte(now.UTC().Format(time.RFC3339Nano)))
+	}
+	return nil
+}
+
+// decide compares and raises one mark within the group's transaction.
+func (f *File) decide(tx *bbolt.Tx, op *operation, now time.Time) (raised, isNew bool, err error) {
+	a := op.admission
+	marks := tx.Bucket(bucketMarks).Bucket([]byte(a.Guard))
+	if marks == nil {
+		return false, false, fmt.Errorf("the mark file has no guard %s", a.Guard)
+	}
+	highest, found, err := get(marks, a.Guard, a.Key)
+	if err != nil {
+		return false, false, err
+	}
+	op.decision = a.Judge(highest, found, op.reject, op.maxJump)
+	if op.decision.Verdict != mark.Admitted || found && highest == a.Token {
+		return false, false, nil
+	}
+	return true, !found, marks.Put([]byte(a.Key), encode(a.Guard, []byte(a.Key), a.Token, now))
+}
