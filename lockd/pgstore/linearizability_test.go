@@ -27,7 +27,7 @@ func (uncounted) Waiting(int)                    {}
 func serve(t *testing.T, store lock.Store) func(*rand.Rand) string {
 	t.Helper()
 	service := lock.NewService(store, "pg", lock.Limits{}, hclog.NewNullLogger(), uncounted{})
-	server := httpapi.NewServer(service, hclog.NewNullLogger(), prometheus.NewRegistry())
+	server := httpapi.NewServer(httpapi.Config{Service: service, Logger: hclog.NewNullLogger(), Registry: prometheus.NewRegistry()})
 	target, stop, err := robustness.Serve(t.Context(), server)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, stop()) })

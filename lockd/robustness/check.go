@@ -63,17 +63,17 @@ func (h *History) partitions() []Partition {
 			keys[op.Key] = append(keys[op.Key], op)
 		}
 	}
-	lives := map[int]life{}
+	lives, unsure := map[int]life{}, map[int][]life{}
 	for session, ops := range sessions {
 		if !slices.ContainsFunc(ops, func(op *Op) bool { return op.Kind == Open }) { // nothing is known of its time
 			delete(sessions, session)
 			continue
 		}
-		lives[session] = sessionLife(ops, h.Late)
+		lives[session], unsure[session] = sessionLife(ops, h.Late), doubts(ops, h.Late)
 	}
 	var partitions []Partition
 	for key, ops := range keys {
-		model := &keyModel{above: h.Above, late: h.Late, lives: lives}
+		model := &keyModel{above: h.Above, late: h.Late, lives: lives, doubts: unsure}
 		partitions = append(partitions, partition("key "+key, ops, end, model.model()))
 	}
 	for session, ops := range sessions {

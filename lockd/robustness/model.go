@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -43,6 +44,8 @@ type keyModel struct {
 	above int64
 	late  time.Duration
 	lives map[int]life
+	// doubts are the spans in which a session may have looked expired, and a reader been told so, before a heartbeat took effect.
+	doubts map[int][]life
 }
 
 // step returns the states that the key may be in after op, none when op's answer was impossible. An operation takes effect at an
@@ -144,7 +147,7 @@ func (m *keyModel) release(s *keyState, op *Op) bool {
 func (m *keyModel) revoke(s *keyState, op *Op) bool {
 	switch op.Result {
 	case NotHeld:
-		if s.holder.token != 0 {
+		if s.holder.token != 0 && !m.inDoubt(s.holder.session, op) {
 			m.over(s, op)
 		}
 		return true
@@ -179,6 +182,11 @@ func (m *keyModel) end(g grant) time.Duration {
 // mayLive says whether the grant may be alive at some instant since op's call.
 func (m *keyModel) mayLive(g grant, op *Op) bool {
 	return g.life.latest >= op.Call && m.life(g.session).latest >= op.Call
+}
+
+// inDoubt says whether the session may have looked expired while op was under way.
+func (m *keyModel) inDoubt(session int, op *Op) bool {
+	return slices.ContainsFunc(m.doubts[session], func(d life) bool { return d.earliest <= op.Return && op.Call <= d.latest })
 }
 
 // vacate makes room for the session: the key is free, or its own, or its holder's time is over by now.

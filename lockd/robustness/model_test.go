@@ -131,6 +131,17 @@ func TestHistoriesWithKnownVerdicts(t *testing.T) {
 			onSession(0, 10, 1, Open, OK), onSession(500, 501, 1, Heartbeat, Unknown), at(1009, 1020, Op{Kind: Acquire, Key: "k", Session: 1, Result: Gone}),
 			onSession(1030, 1031, 1, Heartbeat, OK), granted(1032, 1033, 1, 1, 9000),
 		}},
+		"not held, before a late heartbeat took effect": {true, []Op{
+			onSession(0, 1, 1, Open, OK), granted(2, 3, 1, 1, 9000), onSession(990, 1010, 1, Heartbeat, OK),
+			at(1002, 1003, Op{Kind: Revoke, Key: "k", Result: NotHeld}), renewed(1011, 1012, 1, 9000, OK),
+		}},
+		"not held, after a heartbeat took effect": {false, []Op{
+			onSession(0, 1, 1, Open, OK), granted(2, 3, 1, 1, 9000), onSession(980, 990, 1, Heartbeat, OK),
+			at(1002, 1003, Op{Kind: Revoke, Key: "k", Result: NotHeld}), renewed(1011, 1012, 1, 9000, OK),
+		}},
+		"takeover, before a late heartbeat took effect": {false, []Op{
+			onSession(0, 1, 1, Open, OK), granted(2, 3, 1, 1, 9000), onSession(990, 1010, 1, Heartbeat, OK), granted(1002, 1003, 2, 2, 100),
+		}},
 		"session closed twice":                               {false, []Op{onSession(0, 1, 1, Open, OK), onSession(2, 3, 1, Close, OK), onSession(4, 5, 1, Close, OK)}},
 		"heartbeat of unknown outcome may have happened":     {true, []Op{onSession(0, 1, 1, Open, OK), granted(2, 3, 1, 1, 9000), onSession(500, 501, 1, Heartbeat, Unknown), contended(1400, 1401, 2)}},
 		"heartbeat of unknown outcome may not have happened": {true, []Op{onSession(0, 1, 1, Open, OK), granted(2, 3, 1, 1, 9000), onSession(500, 501, 1, Heartbeat, Unknown), granted(1000, 1001, 2, 2, 100)}},

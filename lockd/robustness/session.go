@@ -112,3 +112,26 @@ func mayBeRevived(expired *Op, ops []*Op) bool {
 		return op.Kind == Heartbeat && op.Call <= expired.Return && (op.Result == Unknown || op.Result == OK && op.Return >= expired.Call)
 	})
 }
+
+// doubts are the spans in which a session may look expired and yet live on: its time was over, and the heartbeat that prolonged it, judged by
+// an instant before, hadn't taken effect.
+func doubts(ops []*Op, late time.Duration) []life {
+	var spans []life
+	end := ever // the earliest, by what was answered before
+	for _, op := range ops {
+		if op.Kind != Open && op.Kind != Heartbeat {
+			continue
+		}
+		until := op.Return
+		if op.Result == Unknown {
+			until = forever
+		}
+		if op.Kind == Heartbeat && end < until {
+			spans = append(spans, life{end, until})
+		}
+		if op.Result == OK {
+			end = after(op, late).earliest
+		}
+	}
+	return spans
+}

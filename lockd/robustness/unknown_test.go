@@ -85,7 +85,7 @@ func TestUnknownIsNeitherFailureNorSuccess(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	service := lock.NewService(&tightLipped{Store: pgstore.New(pool, 10*time.Second)}, "pg", lock.Limits{}, hclog.NewNullLogger(), uncounted{})
-	target, stop, err := Serve(t.Context(), httpapi.NewServer(service, hclog.NewNullLogger(), prometheus.NewRegistry()))
+	target, stop, err := Serve(t.Context(), httpapi.NewServer(httpapi.Config{Service: service, Logger: hclog.NewNullLogger(), Registry: prometheus.NewRegistry()}))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, stop()) })
 
