@@ -32,6 +32,7 @@ Exit codes: 0 done, 1 failed (migrate --check: something is pending), 80 wrong u
 // cli is the command line.
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the lock service."`
+	Exec    execCmd    `cmd:"" help:"Run a command under a lock."`
 	Migrate migrateCmd `cmd:"" help:"Bring lockdb's schema up to date."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
@@ -86,7 +87,9 @@ func main() {
 	var c cli
 	parsed := kong.Parse(&c, kong.Name("lockd"), kong.Description(description), kong.UsageOnError())
 	if err := parsed.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "lockd:", err)
-		os.Exit(1)
+		if text := err.Error(); text != "" {
+			fmt.Fprintln(os.Stderr, "lockd:", text)
+		}
+		os.Exit(exitCode(err))
 	}
 }
