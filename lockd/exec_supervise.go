@@ -35,7 +35,7 @@ type supervisor struct {
 // none is missed as long as two of them are answered.
 func newSupervisor(held *lockclient.Held, c *child, signals <-chan os.Signal, grace time.Duration, notes *notes) *supervisor {
 	grace = min(grace, held.Left()/3)
-	last := min(max(grace/4, 20*time.Millisecond), 250*time.Millisecond)
+	last := min(max(grace/4, 20*time.Millisecond), 500*time.Millisecond)
 	return &supervisor{
 		held: held, child: c, signals: signals, notes: notes, terminal: openTerminal(),
 		grace: max(grace, last), last: last, look: min(max(held.Left()/50, 5*time.Millisecond), 100*time.Millisecond),
