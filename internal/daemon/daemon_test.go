@@ -23,6 +23,10 @@ import (
 
 // fasthttp's own tickers sleep on for up to 10 s after a clean stop; they hold nothing.
 func TestMain(m *testing.M) {
+	if os.Getenv(underSystemd) != "" {
+		runUnderSystemd()
+		return
+	}
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),

@@ -17,14 +17,17 @@ import (
 const unixScheme = "unix:"
 
 // Listen opens a listener on "host:port" or "unix:/path?mode=0660" (mode is
-// octal, 0600 when left out). A port in use is said in those words. A path that
+// octal, 0600 when left out), or takes over the one that systemd has opened as "systemd:NAME". A port in use is said in those words. A path that
 // exists is taken over only when it is a socket that nobody answers on.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	if rest, ok := strings.CutPrefix(address, unixScheme); ok {
 		return listenUnix(ctx, address, rest)
 	}
+	if name, ok := strings.CutPrefix(address, systemdScheme); ok {
+		return listenSystemd(name)
+	}
 	if _, _, err := net.SplitHostPort(address); err != nil {
-		return nil, fmt.Errorf("listen address %q: want host:port or unix:/path", address)
+		return nil, fmt.Errorf("listen address %q: want host:port, unix:/path or systemd:name", address)
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)

@@ -33,6 +33,7 @@ func Run(ctx context.Context, app App, grace time.Duration, logger hclog.Logger)
 	err := app.Start(ctx)
 	if err == nil {
 		logger.Info("started", "event", "started", "pid", os.Getpid())
+		notify("READY=1", logger)
 		select {
 		case <-ctx.Done():
 			logger.Info("stopping", "event", "stopping", "graceMillis", grace.Milliseconds())
@@ -43,6 +44,7 @@ func Run(ctx context.Context, app App, grace time.Duration, logger hclog.Logger)
 		err = nil // a signal while starting is a wish to stop, not a fault
 	}
 	release() // from here on a second signal kills
+	notify("STOPPING=1", logger)
 
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()

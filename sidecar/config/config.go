@@ -32,11 +32,19 @@ type Admin struct{ Listen string }
 
 // Upstream is the one resource that the sidecar stands in front of.
 type Upstream struct {
-	URL             *url.URL      // scheme http, host:port; no path
+	URL             *url.URL      // scheme http with host:port and no path, or scheme unix with the socket's path
 	AllowRemote     bool          // the host may be other than loopback
 	ConnectTimeout  time.Duration // bounds one dial
 	ResponseTimeout time.Duration // after this the outcome of a sent request is unknown
 	IdleTimeout     time.Duration // between two pieces of a response that is passed on while it arrives
+}
+
+// Dial gives network and address of the resource, as net.Dial takes them.
+func (u Upstream) Dial() (network, address string) {
+	if u.URL.Scheme == "unix" {
+		return "unix", u.URL.Path
+	}
+	return "tcp", u.URL.Host
 }
 
 // Store is where marks live: a database, or a file when File.Path isn't empty.

@@ -256,8 +256,7 @@ func TestPartsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		{"guard: account", "guard: account\n    mode: shadow", "routes[0].mode", "unsupported in this version: routes[0].mode: shadow; write mode: enforce or mode: off"},
 		{"guard: account", "guard: account\n    on_fenced: SELECT 1", "routes[0].on_fenced", "unsupported in this version: routes[0].on_fenced; remove the key"},
 		{"id: s1", "tracing: { endpoint: http://h }", "tracing.endpoint", "unsupported in this version: tracing.endpoint; remove the key"},
-		{"url: http://127.0.0.1:8080", "url: unix:/run/app.sock", "upstream.url", "unsupported in this version: upstream.url: unix sockets and TLS; write http://host:port"},
-		{"url: http://127.0.0.1:8080", "url: https://127.0.0.1", "upstream.url", "unsupported in this version: upstream.url: unix sockets and TLS; write http://host:port"},
+		{"url: http://127.0.0.1:8080", "url: https://127.0.0.1", "upstream.url", "unsupported in this version: upstream.url: TLS; write http://host:port or unix:/path"},
 		{"url: http://127.0.0.1:8080", "url: http://127.0.0.1:8080\n  tls: { ca_file: /x }", "upstream.tls.ca_file", "unsupported in this version: upstream.tls.ca_file; remove the key"},
 		{"id: s1", "admin: { token_file: /x }", "admin.token_file", "unsupported in this version: admin.token_file; remove the key"},
 	} {

@@ -18,12 +18,15 @@ func (s section) listen(name, otherwise string) string {
 	if strings.HasPrefix(address, "unix:/") {
 		return address
 	}
+	if name, ok := strings.CutPrefix(address, "systemd:"); ok && name != "" {
+		return address
+	}
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		s.fault(name, "want host:port, or unix:/path?mode=0660")
+		s.fault(name, "want host:port, unix:/path?mode=0660 or systemd:name")
 	}
 	return address
 }
@@ -39,15 +42,22 @@ func (s section) upstream() Upstream {
 	if text == "" {
 		return u
 	}
-	if strings.HasPrefix(text, "unix:") || strings.HasPrefix(text, "https:") {
-		s.faults.addUnsupported(s.where("url"), s.key("url"), ": unix sockets and TLS; write http://host:port")
+	if path, ok := strings.CutPrefix(text, "unix:"); ok {
+		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
+			s.fault("url", "want unix:/path of the resource's socket")
+		}
+		u.URL = &url.URL{Scheme: "unix", Path: path}
+		return u
+	}
+	if strings.HasPrefix(text, "https:") {
+		s.faults.addUnsupported(s.where("url"), s.key("url"), ": TLS; write http://host:port or unix:/path")
 		return u
 	}
 	parsed, err := url.Parse(text)
 	switch {
 	case err != nil || parsed.Scheme != "http" || parsed.Hostname() == "" || parsed.User != nil ||
 		parsed.Path != "" && parsed.Path != "/" || parsed.RawQuery != "" || parsed.Fragment != "":
-		s.fault("url", "want http://host:port, without a path")
+		s.fault("url", "want http://host:port without a path, or unix:/path")
 		return u
 	case !u.AllowRemote && !isLoopback(parsed.Hostname()):
 		s.fault("url", "the resource isn't on this machine, so others could reach it without the sidecar; write allow_remote: true if something else keeps them out")

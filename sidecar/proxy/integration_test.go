@@ -282,7 +282,7 @@ func TestDeadAndPoisonedConnectionsAreNotUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			resource := startUpstream(t, script)
-			u := &upstream{address: resource.addr(), connectTimeout: time.Second, answerTimeout: 5 * time.Second, headLimit: 4096, bodyLimit: 1024}
+			u := &upstream{network: "tcp", address: resource.addr(), connectTimeout: time.Second, answerTimeout: 5 * time.Second, headLimit: 4096, bodyLimit: 1024}
 			t.Cleanup(u.closeIdle)
 			for range 20 {
 				var response fasthttp.Response

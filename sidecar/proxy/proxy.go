@@ -51,17 +51,19 @@ func (p *Proxy) Next(cfg *config.Config, rules *policy.Policy, store mark.Store)
 
 func build(cfg *config.Config, rules *policy.Policy, store mark.Store, metrics *metrics, logger hclog.Logger) *Proxy {
 	metrics.seed(cfg, rules.Routes())
-	return &Proxy{
+	p := &Proxy{
 		cfg: cfg, policy: rules, store: store, logger: logger,
 		keys: mark.NewKeyCache(keyCacheSize),
 		upstream: &upstream{
-			address: cfg.Upstream.URL.Host, connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout, idleTimeout: cfg.Upstream.IdleTimeout,
+			connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout, idleTimeout: cfg.Upstream.IdleTimeout,
 			headLimit: int(cfg.Limits.Head), bodyLimit: int(cfg.Limits.Response),
 		},
 		metrics: metrics,
 		rules:   httpcheck.Rules{TokenHeader: cfg.Token.Header, OwnerHeader: cfg.Token.OwnerHeader, AllowedNames: cfg.Headers.Allow},
 		slots:   make(chan struct{}, cfg.Limits.InFlight),
 	}
+	p.upstream.network, p.upstream.address = cfg.Upstream.Dial()
+	return p
 }
 
 // Close closes idle connections to the resource.

@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -274,4 +276,28 @@ func TestConnectionIsUsedAgainAfterAStream(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	require.Len(t, conns, 1, "%v", conns)
+}
+
+// A resource on a unix socket gets the same bytes, and its dead connections are found in the same way.
+func TestResourceMayListenOnAUnixSocket(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.sock")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+	require.NoError(t, err)
+	var requests atomic.Int64
+	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1)%3 == 0 {
+			w.Header().Set("Connection", "close")
+		}
+		_, _ = fmt.Fprintf(w, "%s %s", r.Host, r.RequestURI)
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	address := startProxy(t, strings.Replace(rawConfig, "http://UPSTREAM", "unix:"+path, 1), "", &fakeStore{marks: map[string]lock.Token{}})
+	for range 10 {
+		answer, _ := exchangeRaw(t, address, "POST /things/7 HTTP/1.1\r\nHost: h\r\nX-Fencing-Token: 5\r\nContent-Length: 0\r\n\r\n")
+		require.Contains(t, answer, "200 OK")
+		require.True(t, strings.HasSuffix(answer, "\r\n\r\nh /things/7"), answer)
+	}
+	require.Equal(t, int64(10), requests.Load())
 }

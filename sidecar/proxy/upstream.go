@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -19,6 +20,7 @@ import (
 // upstream sends requests to the resource, each at most once. It has connections of its own, because it must know as a fact how much
 // of a request was handed over: a client library that repeats a request by itself, for whatever reason, can't be used here.
 type upstream struct {
+	network        string // tcp or unix
 	address        string
 	connectTimeout time.Duration
 	answerTimeout  time.Duration // from the last byte sent to the last byte received, or to the head of a response that is streamed
@@ -124,7 +126,7 @@ func (u *upstream) connect(ctx context.Context) (*upstreamConn, error) {
 		_ = conn.Close()
 	}
 	dialer := net.Dialer{Timeout: u.connectTimeout}
-	conn, err := dialer.DialContext(ctx, "tcp", u.address)
+	conn, err := dialer.DialContext(ctx, u.network, u.address)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -136,11 +138,11 @@ func (u *upstream) connect(ctx context.Context) (*upstreamConn, error) {
 // quiet looks at an idle connection without taking anything from it: it must be open and have nothing to read. Bytes that wait there are a
 // response that nobody asked for, and would be taken for the answer to the next request.
 func quiet(conn net.Conn) bool {
-	tcp, ok := conn.(*net.TCPConn)
+	socket, ok := conn.(syscall.Conn)
 	if !ok {
 		return false
 	}
-	raw, err := tcp.SyscallConn()
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return false
 	}
