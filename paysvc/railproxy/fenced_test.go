@@ -47,12 +47,12 @@ func TestIntentIsOnRecordBeforeTheRailHearsOfTheTransfer(t *testing.T) {
 	var outcomeKnown bool
 	var state string
 	var mark int64
-	rail := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, _ *http.Request) {
-		conn, err := pgx.Connect(context.Background(), database)
+	rail := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, request *http.Request) {
+		conn, err := pgx.Connect(request.Context(), database)
 		if err == nil {
-			err = conn.QueryRow(context.Background(), `SELECT s.outcome IS NOT NULL, p.state, h.highest_token FROM rail_submission s JOIN payout p USING (payout_id)
+			err = conn.QueryRow(request.Context(), `SELECT s.outcome IS NOT NULL, p.state, h.highest_token FROM rail_submission s JOIN payout p USING (payout_id)
 				JOIN rail_high_water h USING (account_id)`).Scan(&outcomeKnown, &state, &mark)
-			_ = conn.Close(context.Background())
+			_ = conn.Close(request.Context())
 		}
 		if err != nil {
 			t.Errorf("at the rail: %v", err)

@@ -101,14 +101,12 @@ func TestEveryTransitionThatTheMachineLacksIsRefusedLoggedAndCounted(t *testing.
 				b.exec("UPDATE payout SET state = $2, claimed_by = 'x', claim_token = 5 WHERE payout_id = $1", p.PayoutID, state)
 			}
 			token++
-			code := payapi.CodePayoutNotClaimable
-			answer := answer{}
+			var e payapi.Error
 			if event == payout.Claim {
-				answer = b.claim(p.PayoutID, string(state), holder("w", token)...)
+				e = b.claim(p.PayoutID, string(state), holder("w", token)...).refused(t, 409, payapi.CodePayoutNotClaimable)
 			} else {
-				code, answer = payapi.CodePayoutNotPostable, b.post(p.PayoutID, holder("w", token)...)
+				e = b.post(p.PayoutID, holder("w", token)...).refused(t, 409, payapi.CodePayoutNotPostable)
 			}
-			e := answer.refused(t, 409, code)
 			require.Equal(t, string(state), e.Details["state"])
 			events := b.log.events(t, "transition_refused")
 			refused++

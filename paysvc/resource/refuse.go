@@ -71,8 +71,7 @@ func fencedOut(c *call, refused *payout.FencedOutError) *httperr.Error {
 
 // rejected logs and counts a write that the fence or the state machine refused. Anything else isn't its business.
 func (a *API) rejected(c *call, payoutID string, event payout.Event, err error) {
-	var fenced *payout.FencedOutError
-	if errors.As(err, &fenced) {
+	if fenced, is := errors.AsType[*payout.FencedOutError](err); is {
 		a.metrics.fencedOut(fenced.Guard)
 		a.logger.Error("fenced out", "event", "fenced_out", "resource", string(fenced.Guard), "resourceId", fenced.AccountID.String(),
 			"presentedToken", int64(fenced.Presented), "highestToken", int64(fenced.Highest), "ownerId", c.holder.Owner, "route", c.route,
@@ -88,8 +87,7 @@ func (a *API) rejected(c *call, payoutID string, event payout.Event, err error) 
 		"event", "transition_refused", "payoutId", payoutID, "transition", string(event), "state", string(state),
 		"token", int64(c.holder.Token), "ownerId", c.holder.Owner, "traceId", c.traceID,
 	}
-	var notClaimable *payout.NotClaimableError
-	if errors.As(err, &notClaimable) {
+	if notClaimable, is := errors.AsType[*payout.NotClaimableError](err); is {
 		fields = append(fields, "expectedState", string(notClaimable.Expected))
 	}
 	a.logger.Warn("transition refused", fields...)
