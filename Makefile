@@ -63,6 +63,10 @@ soak: deps build ## Check lockd's answers while its processes are killed and its
 fuzz: ## Run every fuzz target for a while each (FOR=60s)
 	@scripts/fuzz $(FOR)
 
+.PHONY: bench-lockd
+bench-lockd: deps build ## Measure lockd beside etcd's Mutex and bare SQL, side by side (PROFILE=FILE for lockd's CPU profile)
+	@$(GO) run ./lockd/bench --lockd bin/lockd $(if $(PROFILE),--profile $(PROFILE))
+
 .PHONY: lint
 lint: ## Run vet, the linter and the formatter's check; go.mod must be tidy
 	@echo "go mod tidy -diff"; $(GO) mod tidy -diff

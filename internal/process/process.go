@@ -27,6 +27,9 @@ type Spec struct {
 	// LogDir is where <Name>.log goes: everything that the process wrote to its standard
 	// output and error.
 	LogDir string
+	// FileOnly leaves what the process writes unread, in the file: no events, no tail. For programs that write so much that reading it would
+	// slow everything down.
+	FileOnly bool
 }
 
 // Process is one running child.
@@ -57,6 +60,9 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), spec.Path, spec.Args...) //nolint:gosec // the caller's own program is the point
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
+	if spec.FileOnly {
+		cmd.Stdout, cmd.Stderr = log.file, log.file
+	}
 	cmd.SysProcAttr = ownGroup()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -119,7 +119,7 @@ func (m *keyModel) acquire(s *keyState, op *Op) bool {
 
 func (m *keyModel) renew(s *keyState, op *Op) bool {
 	if op.Result == Lost {
-		if m.holds(s, op.Token) {
+		if m.holds(s, op.Token) && !m.inDoubt(s.holder.session, op) {
 			m.over(s, op)
 		}
 		return true

@@ -1,0 +1,10 @@
+package main
+
+import (
+	"testing"
+
+	"fenceline/internal/pgserver/pgtest"
+)
+
+// The package is known as one whose tests need a server by this import.
+func TestMain(m *testing.M) { pgtest.Main(m) }
