@@ -268,7 +268,7 @@ func (c rawCase) bytesOf(t *testing.T, name string) string {
 //	== upstream   the resource's script (default ok)
 //	== status     the statuses that come back, in order
 //	== code       the error code of the last answer, or none
-//	== forwarded  the exact bytes that the resource saw (PEER for the client's address), or nothing; left out: not compared
+//	== forwarded  the exact bytes that the resource saw, or nothing; left out: not compared
 //	== sends      how many requests the resource saw
 //	== connection kept or closed
 func TestRawCases(t *testing.T) {
