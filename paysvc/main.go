@@ -29,6 +29,7 @@ type cli struct {
 	RailProxy app.RailProxy `cmd:"" help:"Run the rail-proxy, the only one that calls the rail."`
 	RailStub  app.RailStub  `cmd:"" help:"Run the rail, a third party that carries out every submission."`
 	Executor  app.Executor  `cmd:"" help:"Run the payout-executor, the worker."`
+	Reconcile app.Reconcile `cmd:"" help:"Compare payouts, submissions, ledger and balances with the rail."`
 	Migrate   app.Migrate   `cmd:"" help:"Bring paydb's schema up to date."`
 	Seed      app.Seed      `cmd:"" help:"Create synthetic accounts and pending payouts."`
 	Version   versionCmd    `cmd:"" help:"Print the version."`

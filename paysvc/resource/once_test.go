@@ -136,7 +136,7 @@ func TestKeyIsWantedOnEveryWrite(t *testing.T) {
 	} {
 		headers := append(holder("a", 33), key...)
 		for path, body := range map[string]string{
-			payapi.PathPayouts:                    createBody(1),
+			payapi.PathPayouts:                     createBody(1),
 			"/v1/payouts/" + p.PayoutID + "/claim": `{"expectedState":"PENDING"}`,
 			"/v1/payouts/" + p.PayoutID + "/post":  `{"railReference":"r","submissionId":"7f3e2d1c-0000-4000-8000-000000000000"}`,
 		} {
