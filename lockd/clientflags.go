@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fenceline/lockd/lock"
+	"fenceline/lockd/lockapi"
 	"fenceline/lockd/lockclient"
 )
 
@@ -98,4 +99,28 @@ func printJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(v)
+}
+
+// print writes a result, for people or for programs.
+func (f *clientFlags) print(w io.Writer, v any, text string) error {
+	if f.Output == "json" {
+		return printJSON(w, v)
+	}
+	_, err := fmt.Fprintln(w, text)
+	return err
+}
+
+// failure is what a command ends with. For programs lockd's own envelope goes to standard error, or one of the same shape.
+func (f *clientFlags) failure(err error) error {
+	if err == nil || f.Output != "json" {
+		return err
+	}
+	envelope := lockapi.Error{Code: "NO_ANSWER", Message: err.Error()}
+	if refusal, ok := errors.AsType[*lockclient.Refusal](err); ok {
+		envelope = refusal.Envelope
+	}
+	if printErr := printJSON(os.Stderr, envelope); printErr != nil {
+		return printErr
+	}
+	return &exitError{code: 1}
 }

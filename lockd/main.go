@@ -25,14 +25,17 @@ Example:
   lockd migrate          # as the database's owner, once
   lockd serve            # as a login with the role lockapp
   curl -s http://127.0.0.1:7400/v1/locks/payout:42
+  lockd exec --key nightly-report --wait 10m -- ./report.sh
 
 Every flag has an environment variable; configs/lockd.env lists them with their defaults.
-Exit codes: 0 done, 1 failed (migrate --check: something is pending), 80 wrong usage.`
+Exit codes: 0 done, 1 failed (migrate --check: something is pending), 80 wrong usage; exec has more, see lockd exec --help.`
 
 // cli is the command line.
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the lock service."`
 	Exec    execCmd    `cmd:"" help:"Run a command under a lock."`
+	Inspect inspectCmd `cmd:"" help:"Show who holds a lock, or every lock."`
+	Revoke  revokeCmd  `cmd:"" help:"End a holder's grant, as an operator."`
 	Migrate migrateCmd `cmd:"" help:"Bring lockdb's schema up to date."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
@@ -76,9 +79,14 @@ func (c *migrateCmd) Run() error {
 	return command.Run(context.Background(), os.Stdout)
 }
 
-type versionCmd struct{}
+type versionCmd struct {
+	Output string `help:"${enum}: for people or for programs." enum:"text,json" default:"text" short:"o"`
+}
 
-func (versionCmd) Run() error {
+func (c versionCmd) Run() error {
+	if c.Output == "json" {
+		return printJSON(os.Stdout, map[string]string{"program": "lockd", "version": buildinfo.Version()})
+	}
 	_, err := fmt.Fprintln(os.Stdout, "lockd", buildinfo.Version())
 	return err
 }

@@ -5,12 +5,14 @@ package lockclient
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"fenceline/lockd/lock"
@@ -19,6 +21,9 @@ import (
 
 // maxAnswer bounds an answer that is read into memory.
 const maxAnswer = 64 << 10
+
+// maxPage bounds a page of a listing.
+const maxPage = 4 << 20
 
 // Client talks to one lockd, call by call: each is sent once and nothing is kept alive. Most programs want Open instead. It is safe for
 // concurrent use.
@@ -122,6 +127,39 @@ func (c *Client) Revoke(ctx context.Context, key string, body lockapi.RevokeRequ
 	return result, err
 }
 
+// ListLocks returns a page of at most limit held locks whose keys begin with prefix (L9), in the order of their keys. cursor is the NextCursor
+// of the page before, "" for the first; limit is 1 to 500, 0 for the server's default. For operators, and advisory.
+func (c *Client) ListLocks(ctx context.Context, prefix, cursor string, limit int) (lockapi.LockPage, error) {
+	var page lockapi.LockPage
+	err := c.call(ctx, request{method: http.MethodGet, path: listPath("/v1/locks", limit, "prefix", prefix, "cursor", cursor), status: http.StatusOK, most: maxPage}, &page)
+	return page, err
+}
+
+// ListRevocations returns a page of at most limit revocations (L9), the oldest first. after is the NextCursor of the page before, "" for the first; limit
+// is as in ListLocks.
+func (c *Client) ListRevocations(ctx context.Context, after string, limit int) (lockapi.RevocationPage, error) {
+	var page lockapi.RevocationPage
+	err := c.call(ctx, request{method: http.MethodGet, path: listPath("/v1/revocations", limit, "after", after), status: http.StatusOK, most: maxPage}, &page)
+	return page, err
+}
+
+// listPath leaves out what is empty.
+func listPath(path string, limit int, namesAndValues ...string) string {
+	query := url.Values{}
+	for i := 0; i < len(namesAndValues); i += 2 {
+		if namesAndValues[i+1] != "" {
+			query.Set(namesAndValues[i], namesAndValues[i+1])
+		}
+	}
+	if limit != 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	if len(query) == 0 {
+		return path
+	}
+	return path + "?" + query.Encode()
+}
+
 func sessionPath(id string) string { return "/v1/sessions/" + url.PathEscape(id) }
 func lockPath(key string) string   { return "/v1/locks/" + url.PathEscape(key) }
 
@@ -146,6 +184,7 @@ type request struct {
 	token        lock.Token
 	wait         time.Duration // that lockd is asked to take
 	body         any
+	most         int64        // bytes of the answer; 0 means maxAnswer
 	header       *http.Header // where the answer's headers go, if anywhere
 }
 
@@ -166,12 +205,13 @@ func (c *Client) call(ctx context.Context, r request, into any) error {
 		return fmt.Errorf("%s: %w: %w", doing, ErrNoAnswer, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	most := cmp.Or(r.most, maxAnswer)
+	answer, err := io.ReadAll(io.LimitReader(response.Body, most+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w: cut off: %w", doing, ErrNoAnswer, err)
-	case len(answer) > maxAnswer:
-		return fmt.Errorf("%s: %w: more than %d bytes", doing, ErrNoAnswer, maxAnswer)
+	case int64(len(answer)) > most:
+		return fmt.Errorf("%s: %w: more than %d bytes", doing, ErrNoAnswer, most)
 	case response.StatusCode != r.status:
 		return refused(doing, response.StatusCode, answer)
 	case r.header != nil:

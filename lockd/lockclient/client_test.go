@@ -54,6 +54,14 @@ func calls() map[string]func(ctx context.Context, c *lockclient.Client) error {
 		},
 		"renew":   func(ctx context.Context, c *lockclient.Client) error { _, err := c.Renew(ctx, "k", 7, 0); return err },
 		"release": func(ctx context.Context, c *lockclient.Client) error { _, err := c.Release(ctx, "k", 7); return err },
+		"list": func(ctx context.Context, c *lockclient.Client) error {
+			_, err := c.ListLocks(ctx, "p", "c", 9)
+			return err
+		},
+		"revocations": func(ctx context.Context, c *lockclient.Client) error {
+			_, err := c.ListRevocations(ctx, "5", 0)
+			return err
+		},
 		"inspect": func(ctx context.Context, c *lockclient.Client) error { _, err := c.Inspect(ctx, "k"); return err },
 		"revoke": func(ctx context.Context, c *lockclient.Client) error {
 			_, err := c.Revoke(ctx, "k", lockapi.RevokeRequest{Operator: "op", Reason: "it is stuck"})
@@ -86,7 +94,7 @@ func TestMissingAnswerIsNoDecision(t *testing.T) {
 			w.WriteHeader(409)
 			_, _ = io.WriteString(w, `{"code":"LOCK_LOST"`)
 		}),
-		"too large":          against(t, says(409, `{"code":"LOCK_LOST","message":"`+strings.Repeat("x", 65<<10)+`"}`)),
+		"too large":          against(t, says(409, `{"code":"LOCK_LOST","message":"`+strings.Repeat("x", 5<<20)+`"}`)),
 		"a proxy's error":    against(t, says(502, "<html>Bad Gateway</html>")),
 		"JSON of another":    against(t, says(409, `{"error":"LOCK_LOST"}`)),
 		"success of another": against(t, says(202, grant)),
@@ -145,6 +153,7 @@ func TestRefusalsHaveTheDomainsIdentity(t *testing.T) {
 		"LOCK_LOST": lock.ErrLockLost, "SESSION_UNKNOWN": lock.ErrSessionUnknown, "SESSION_EXPIRED": lock.ErrSessionExpired,
 		"LOCK_CONTENDED": lockclient.ErrContended, "LOCK_NOT_HELD": lock.ErrNotHeld, "TOKEN_MISMATCH": lock.ErrTokenMismatch,
 		"INVALID_TOKEN": lock.ErrInvalidToken, "VALIDATION_FAILED": lock.ErrInvalid, "BACKEND_UNAVAILABLE": lock.ErrUnavailable,
+		"UNAUTHENTICATED": lockclient.ErrUnauthenticated, "FORBIDDEN": lockclient.ErrForbidden,
 	} {
 		c := against(t, says(499, `{"code":"`+code+`","message":"words","retrySafe":true,"retryAfterMillis":500,"details":{"a":"b"},"traceId":"t"}`))
 		for call, run := range calls() {
@@ -213,12 +222,20 @@ func TestRequestsAreThoseOfTheContract(t *testing.T) {
 	_, _ = c.Renew(ctx, "payout:7", 9_223_372_036_854_775_807, 2*time.Second)
 	_, _ = c.Release(ctx, "payout:7", 7)
 	_ = c.CloseSession(ctx, "a/b")
+	_, _ = c.ListLocks(ctx, "", "", 0)
+	_, _ = c.ListLocks(ctx, "payout:", "c", 7)
+	_, _ = c.ListRevocations(ctx, "12", 0)
+	_, _ = c.AcquireWaiting(ctx, "k", "s", time.Second, 1500*time.Millisecond)
 	require.Equal(t, []string{
 		`POST /v1/sessions w [] {"ownerId":"w","ttlMillis":1500}`,
 		`POST /v1/locks/payout:7/acquire w [] {"sessionId":"s"}`,
 		`POST /v1/locks/payout:7/renew w [9223372036854775807] {"ttlMillis":2000}`,
 		`DELETE /v1/locks/payout:7 w [7] `,
 		`DELETE /v1/sessions/a%2Fb w [] `,
+		`GET /v1/locks w [] `,
+		`GET /v1/locks?cursor=c&limit=7&prefix=payout%3A w [] `,
+		`GET /v1/revocations?after=12 w [] `,
+		`POST /v1/locks/k/acquire w [] {"sessionId":"s","ttlMillis":1000,"waitMillis":1500}`,
 	}, got)
 }
 

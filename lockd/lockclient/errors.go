@@ -14,6 +14,14 @@ import (
 // ErrContended means that another session holds the lock.
 var ErrContended = errors.New("lock is held by another session")
 
+// Refusals of who calls.
+var (
+	// ErrUnauthenticated means that lockd doesn't know who calls: no bearer token or certificate, or a wrong one.
+	ErrUnauthenticated = errors.New("lockd doesn't know who calls")
+	// ErrForbidden means that the caller may not do this.
+	ErrForbidden = errors.New("the caller may not do this")
+)
+
 // ErrNoAnswer means that no answer of lockd's was understood: the connection failed, the answer was cut off, or whoever answered isn't
 // lockd. A change may or may not have happened. It never means that a lock is lost.
 var ErrNoAnswer = errors.New("no answer from lockd")
@@ -52,6 +60,10 @@ func (r *Refusal) Unwrap() error {
 			return lock.ErrUnknownOutcome
 		}
 		return lock.ErrUnavailable
+	case lockapi.CodeUnauthenticated:
+		return ErrUnauthenticated
+	case lockapi.CodeForbidden:
+		return ErrForbidden
 	case lockapi.CodeInvalidToken:
 		return lock.ErrInvalidToken
 	case lockapi.CodeValidationFailed:
