@@ -14,6 +14,17 @@ type life struct{ earliest, latest time.Duration }
 
 const ever = -forever
 
+func (l life) String() string {
+	from, to := "at any time", "never"
+	if l.earliest != ever && l.earliest != forever {
+		from = fmt.Sprintf("at %.3f ms", millis(l.earliest))
+	}
+	if l.latest != forever {
+		to = fmt.Sprintf("at %.3f ms", millis(l.latest))
+	}
+	return fmt.Sprintf("until an end that comes %s at the earliest and %s at the latest", from, to)
+}
+
 // after is the life that begins while op is under way and lasts for its time, for some stores a little longer.
 func after(op *Op, late time.Duration) life {
 	l := life{earliest: op.Call + op.Waited + op.TTL, latest: forever}
@@ -236,5 +247,5 @@ func (s keyState) String() string {
 	case unseen:
 		return fmt.Sprintf("a grant whose answer was lost holds it (s%d), highest %d", s.holder.session, s.highest)
 	}
-	return fmt.Sprintf("%d (s%d) holds it until %s at least, highest %d", s.holder.token, s.holder.session, s.holder.life.earliest, s.highest)
+	return fmt.Sprintf("%d (s%d) holds it %s, highest %d", s.holder.token, s.holder.session, s.holder.life, s.highest)
 }

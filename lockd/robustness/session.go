@@ -73,7 +73,7 @@ func sessionModel(late time.Duration) porcupine.Model {
 		DescribeOperation: func(input, _ any) string { return input.(*Op).String() },
 		DescribeState: func(state any) string {
 			s := state.(sessionState)
-			return fmt.Sprintf("until %s at least, closed %t", s.life.earliest, s.closed)
+			return fmt.Sprintf("alive %s, closed %t", s.life, s.closed)
 		},
 	}
 	return nondeterministic.ToModel()

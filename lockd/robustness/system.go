@@ -83,14 +83,10 @@ func (s *System) Stop(ctx context.Context) error {
 
 const startTimeout = 20 * time.Second
 
-// start starts the process, again on the port that it had.
+// start starts the process on a port that nobody has: somebody else's connection may have taken the last one meanwhile.
 func (r *Replica) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	listen := "127.0.0.1:0"
-	if base := r.base.Load(); base != nil {
-		listen = (*base)[len("http://"):]
-	}
 	r.starts++
 	dir := filepath.Join(r.dir, r.name+"-"+strconv.Itoa(r.starts))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -99,7 +95,7 @@ func (r *Replica) start(ctx context.Context) error {
 	p, err := process.Start(ctx, process.Spec{
 		Name: r.name, Path: r.program, LogDir: dir, Env: r.backend.Env(r.link.address()),
 		Args: append([]string{
-			"serve", "--listen", listen, "--admin-listen", "127.0.0.1:0", "--startup-timeout", "2s", "--store-timeout", "1s",
+			"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--startup-timeout", "2s", "--store-timeout", "1s",
 		}, r.backend.Args(r.link.address())...),
 	})
 	if err != nil {
