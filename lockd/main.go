@@ -41,10 +41,10 @@ type cli struct {
 }
 
 type serveCmd struct {
-	DatabaseURL    string        `help:"Connection URL of lockdb." env:"LOCKD_DATABASE_URL,LOCKDB_URL" required:"" placeholder:"URL"`
-	Listen         string        `help:"Address of the API: host:port or unix:/path?mode=0660." env:"LOCKD_LISTEN" default:"127.0.0.1:7400"`
-	AdminListen    string        `help:"Address of health and metrics." env:"LOCKD_ADMIN_LISTEN" default:"127.0.0.1:7401"`
-	AllowAnyHost   bool          `help:"Bind to an address that others can reach, although lockd asks nobody who they are." env:"LOCKD_ALLOW_ANY_HOST"`
+	DatabaseURL    string `help:"Connection URL of lockdb." env:"LOCKD_DATABASE_URL,LOCKDB_URL" required:"" placeholder:"URL"`
+	Listen         string `help:"Address of the API: host:port or unix:/path?mode=0660." env:"LOCKD_LISTEN" default:"127.0.0.1:7400"`
+	AdminListen    string `help:"Address of health and metrics." env:"LOCKD_ADMIN_LISTEN" default:"127.0.0.1:7401"`
+	accessFlags    `embed:""`
 	MaxConns       int32         `help:"Connections to lockdb, at most." env:"LOCKD_MAX_CONNS" default:"16"`
 	QueryMode      string        `help:"How statements are sent: ${enum}. cache_statement needs a direct connection; the others work behind a transaction-mode pooler." env:"LOCKD_QUERY_MODE" enum:"cache_describe,cache_statement,exec,simple_protocol" default:"cache_describe"`
 	StoreTimeout   time.Duration `help:"Time limit for one statement." env:"LOCKD_STORE_TIMEOUT" default:"3s"`
@@ -64,6 +64,7 @@ func (c *serveCmd) Run() error {
 		Listen: c.Listen, AdminListen: c.AdminListen, AllowAnyHost: c.AllowAnyHost,
 		DatabaseURL: c.DatabaseURL, MaxConns: c.MaxConns, QueryMode: c.QueryMode,
 		StoreTimeout: c.StoreTimeout, StartupTimeout: c.StartupTimeout,
+		MaxConnections: c.MaxConnections, Access: c.config(),
 		Waiters: lock.Limits{Waiters: c.MaxWaiters, WaitersPerKey: c.KeyWaiters},
 	}, logger), c.Grace, logger)
 }

@@ -61,7 +61,7 @@ type Server struct {
 func New(config Config) *Server {
 	s := &Server{config: config}
 	s.Server = &fasthttp.Server{
-		Handler:            config.Metrics.measured(daemon.Recover(config.Logger, config.Handler, s.panicked)),
+		Handler:            s.Wrap(config.Handler),
 		ErrorHandler:       s.refuseUnreadable,
 		MaxRequestBodySize: MaxBody,
 		ReadBufferSize:     MaxHead,
@@ -78,6 +78,11 @@ func New(config Config) *Server {
 		Logger:                quiet{},
 	}
 	return s
+}
+
+// Wrap counts what a handler answers, as the server's own requests are counted, and answers its panics.
+func (s *Server) Wrap(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return s.config.Metrics.measured(daemon.Recover(s.config.Logger, handler, s.panicked))
 }
 
 // Serve answers on the listener until it is closed.

@@ -33,6 +33,8 @@ type TLSConn struct {
 	below  net.Conn
 	config Config
 	failed bool
+	// Memo is for the handler, to remember what it found out about the connection. One request at a time uses it.
+	Memo any
 }
 
 // Handshake is tls.Conn's, except that a failure is reported, and answered when plain HTTP came instead.

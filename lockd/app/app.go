@@ -7,14 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"fenceline/internal/daemon"
-	"fenceline/internal/httpserver"
-	"fenceline/lockd/httpapi"
 	"fenceline/lockd/lock"
 )
 
@@ -22,13 +19,15 @@ import (
 type Config struct {
 	Listen         string        // host:port or unix:/path
 	AdminListen    string        // the same
-	AllowAnyHost   bool          // bind other than loopback, although nobody has to identify themselves
+	AllowAnyHost   bool          // bind to what others reach, although nobody has to say who they are there
 	DatabaseURL    string        // lockdb
 	MaxConns       int32         // connections to lockdb
 	QueryMode      string        // see postgres.Config
 	StoreTimeout   time.Duration // for one statement
 	StartupTimeout time.Duration // for the first look at the store
 	Waiters        lock.Limits   // clients that wait for locks here
+	MaxConnections int           // to the API, at once
+	Access         AccessConfig
 }
 
 // App is a running lockd.
@@ -39,7 +38,6 @@ type App struct {
 	failed   chan error
 	backend  *backend
 	admin    *daemon.Admin
-	server   *httpserver.Server
 	address  net.Addr
 	adminAt  net.Addr
 }
@@ -61,10 +59,8 @@ func (a *App) Failed() <-chan error { return a.failed }
 // Start implements daemon.App. A store that is down doesn't keep lockd from starting, only from being ready. One that
 // may forget commits, or has another schema, does: no operator should find that out from a token handed out twice.
 func (a *App) Start(ctx context.Context) error {
-	for _, address := range []string{a.config.Listen, a.config.AdminListen} {
-		if err := a.checkBind(address); err != nil {
-			return err
-		}
+	if err := a.config.checkBind(); err != nil {
+		return err
 	}
 	b, err := openBackend(ctx, a.config)
 	if err != nil {
@@ -98,21 +94,19 @@ func (a *App) serve(ctx context.Context) error {
 	a.backend.register(registry)
 	service := lock.NewService(a.backend.store, a.backend.name, a.config.Waiters, a.logger.Named("lock"), newMetrics(registry, a.backend.name))
 
-	adminListener, err := daemon.Listen(ctx, a.config.AdminListen)
-	if err != nil {
-		return fmt.Errorf("admin: %w", err)
-	}
-	a.cleanups.Push("admin listener", closing(adminListener))
-	listener, err := daemon.Listen(ctx, a.config.Listen)
+	listener, adminListener, err := a.listen(ctx)
 	if err != nil {
 		return err
 	}
-	a.cleanups.Push("listener", closing(listener))
-	a.address, a.adminAt = listener.Addr(), adminListener.Addr()
+	api, err := a.newAPI(ctx, service, registry)
+	if err != nil {
+		return err
+	}
 
 	a.admin = daemon.NewAdmin(registry, a.logger)
 	a.admin.AddCheck(a.backend.place, a.backend.check)
 	a.cleanups.Push("admin", a.admin.Stop)
+	a.admin.Handle("/v1/", api.Operators())
 	a.admin.Serve(adminListener, a.failed)
 
 	a.background(ctx, "reaper", service.Reap)
@@ -120,10 +114,9 @@ func (a *App) serve(ctx context.Context) error {
 		a.background(ctx, "watcher", func(ctx context.Context) { service.Follow(ctx, a.backend.watcher) })
 	}
 
-	a.server = httpapi.NewServer(httpapi.Config{Service: service, Lister: a.backend.lister, Logger: a.logger.Named("api"), Registry: registry})
-	a.cleanups.Push("api", daemon.StopHTTP(a.server))
+	a.cleanups.Push("api", daemon.StopHTTP(api.Server()))
 	a.cleanups.Push("waiters", func(context.Context) error { service.Drain(); return nil })
-	daemon.ServeHTTP("api", listener, a.server, a.logger, a.failed)
+	daemon.ServeHTTP("api", listener, api.Server(), a.logger, a.failed)
 	return nil
 }
 
@@ -154,20 +147,4 @@ func closing(c io.Closer) func(context.Context) error {
 		}
 		return nil
 	}
-}
-
-// checkBind refuses an address that others can reach, since this version asks nobody who they are.
-func (a *App) checkBind(address string) error {
-	host, _, err := net.SplitHostPort(address)
-	switch {
-	case a.config.AllowAnyHost, strings.HasPrefix(address, "unix:"), host == "localhost":
-		return nil
-	case err != nil:
-		return nil //nolint:nilerr // Listen refuses it with a better text
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("listen on %s: anybody who reaches this address could take and revoke locks, since lockd doesn't ask who calls; "+
-		"bind to loopback or a unix socket, or say --allow-any-host if something else keeps strangers out", address)
 }

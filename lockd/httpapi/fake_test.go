@@ -115,6 +115,7 @@ func (noRecorder) Waiting(int)                    {}
 
 // server is the API over a fake store, reachable in memory.
 type server struct {
+	api      *httpapi.API
 	client   *http.Client
 	listener *fasthttputil.InmemoryListener
 	registry *prometheus.Registry
@@ -123,12 +124,18 @@ type server struct {
 
 func serve(t *testing.T, store lock.Store) *server {
 	t.Helper()
+	return serveTo(t, store, httpapi.Callers{})
+}
+
+func serveTo(t *testing.T, store lock.Store, callers httpapi.Callers) *server {
+	t.Helper()
 	s := &server{listener: fasthttputil.NewInmemoryListener(), registry: prometheus.NewRegistry(), log: &bytes.Buffer{}}
 	logger := hclog.New(&hclog.LoggerOptions{Output: s.log, JSONFormat: true})
 	lister, _ := store.(lock.Lister)
-	api := httpapi.NewServer(httpapi.Config{
-		Service: lock.NewService(store, "fake", lock.Limits{}, logger, noRecorder{}), Lister: lister, Logger: logger, Registry: s.registry,
+	s.api = httpapi.New(httpapi.Config{
+		Service: lock.NewService(store, "fake", lock.Limits{}, logger, noRecorder{}), Lister: lister, Callers: callers, Logger: logger, Registry: s.registry,
 	})
+	api := s.api.Server()
 	done := make(chan error, 1)
 	go func() { done <- api.Serve(s.listener) }()
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return s.listener.Dial() }}
