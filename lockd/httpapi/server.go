@@ -69,6 +69,9 @@ func New(config Config) *API {
 	return a
 }
 
+// NewServer returns the HTTP server of an API that has no admin listener.
+func NewServer(config Config) *httpserver.Server { return New(config).Server() }
+
 // Server is the HTTP server for the API's listener. Head, body, time and number of connections are bounded, so that a client can't hold
 // more than its share.
 func (a *API) Server() *httpserver.Server { return a.server }
