@@ -4,7 +4,10 @@
 package config
 
 import (
+	"net"
+	"net/netip"
 	"net/url"
+	"slices"
 	"time"
 )
 
@@ -18,6 +21,7 @@ type Config struct {
 	Store     Store
 	Token     Token
 	Headers   Headers
+	Forwarded Forwarded
 	Guards    []Guard
 	Routes    []Route
 	Unmatched Unmatched
@@ -86,6 +90,22 @@ type Token struct {
 type Headers struct {
 	// Allow are names with other characters than letters, digits and hyphens that requests may carry all the same.
 	Allow []string
+}
+
+// Forwarded says whose word is taken about where a request came from.
+type Forwarded struct {
+	// TrustedPeers are the networks of proxies before this one. What they say in X-Forwarded-* is passed on; everybody else's is replaced.
+	TrustedPeers []netip.Prefix
+}
+
+// Trusts says whether the peer is one of them. A peer without an IP address, on a unix socket, isn't.
+func (f Forwarded) Trusts(peer net.Addr) bool {
+	tcp, ok := peer.(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	address := tcp.AddrPort().Addr().Unmap()
+	return slices.ContainsFunc(f.TrustedPeers, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 // Guard is one named set of marks with the rules for admitting against it.

@@ -98,6 +98,7 @@ func (s section) config() *Config {
 		Store:     s.sub("store").store(),
 		Token:     s.sub("token").token(),
 		Headers:   s.sub("headers").headers(),
+		Forwarded: s.sub("forwarded").forwarded(),
 		Unmatched: choice(s, "unmatched", UnmatchedReject, []Unmatched{UnmatchedReject, UnmatchedPass}, nil),
 		Limits:    s.sub("limits").limits(),
 	}

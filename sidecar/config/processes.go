@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"net/netip"
 	"net/textproto"
 	"net/url"
 	"regexp"
@@ -172,4 +173,21 @@ func (s section) limits() Limits {
 		InFlight:    int(s.number("in_flight", defaultInFlight, 100_000)),
 		Wait:        s.duration("wait", defaultWait, time.Millisecond, time.Hour),
 	}
+}
+
+// forwarded reads networks, or single addresses.
+func (s section) forwarded() Forwarded {
+	var f Forwarded
+	for _, text := range s.texts("trusted_peers") {
+		prefix, err := netip.ParsePrefix(text)
+		if address, addressErr := netip.ParseAddr(text); addressErr == nil && address.Zone() == "" {
+			prefix, err = netip.PrefixFrom(address, address.BitLen()), nil
+		}
+		if err != nil || prefix != prefix.Masked() {
+			s.fault("trusted_peers", "want addresses or networks such as 10.1.2.3 or 10.1.0.0/16, without bits beyond the prefix")
+			continue
+		}
+		f.TrustedPeers = append(f.TrustedPeers, prefix)
+	}
+	return f
 }

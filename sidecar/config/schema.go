@@ -34,7 +34,7 @@ token.owner_header
 token.max_jump
 token.grant_keys_file!
 headers.allow
-forwarded.trusted_peers!
+forwarded.trusted_peers
 guards[].name
 guards[].lock_key
 guards[].mark.table

@@ -86,15 +86,17 @@ func isHopByHop(name string) bool {
 	return false
 }
 
-// isForwarding: headers that are ours to set, since a client could say anything in them; and those that make some frameworks take another path than
-// the one that was matched.
+// isForwarding: headers that are ours to set, since a client could say anything in them.
 func isForwarding(name string) bool {
 	switch name {
-	case "forwarded", "x-real-ip", "x-original-url", "x-rewrite-url":
+	case "forwarded", "x-real-ip":
 		return true
 	}
-	return strings.HasPrefix(name, "x-forwarded-")
+	return strings.HasPrefix(name, "x-forwarded-") || isRewrite(name)
 }
+
+// isRewrite: headers that make some frameworks take another path than the one that was matched. Nobody's are passed on.
+func isRewrite(name string) bool { return name == "x-original-url" || name == "x-rewrite-url" }
 
 // isOverride: headers that make some frameworks take another method than the one that was matched.
 func isOverride(name string) bool {
@@ -138,7 +140,11 @@ func (c *collected) take(r *Request, h Header, rules Rules) *Violation {
 	if isOverride(name) && !strings.EqualFold(h.Value, r.Method) {
 		return malformed("a header asks for another method than the request line")
 	}
-	if !isHopByHop(name) && !isForwarding(name) {
+	switch {
+	case isHopByHop(name), isRewrite(name):
+	case isForwarding(name):
+		r.Forwarded = append(r.Forwarded, h)
+	default:
 		c.headers = append(c.headers, h)
 	}
 	return nil

@@ -36,8 +36,11 @@ type Request struct {
 	Target  string // what is forwarded: path, and query if there is one
 	Host    string
 	Headers []Header // to forward, in order; without Host, framing, hop-by-hop and forwarding headers
-	Tokens  []string // every value of the token header, as sent
-	Owner   string
+	// Forwarded are the X-Forwarded-* headers, Forwarded and X-Real-IP, as sent: what the peer says of where the request came from. They are to be
+	// forwarded only when the peer is believed.
+	Forwarded []Header
+	Tokens    []string // every value of the token header, as sent
+	Owner     string
 	// Framed says whether the request announced a body, even an empty one.
 	Framed bool
 	// Chunked says that the body comes in chunks; otherwise its length is ContentLength bytes, 0 without a body.

@@ -40,7 +40,7 @@ func (p *Proxy) forward(ctx context.Context, e *exchange, as decision) *refusal 
 func (p *Proxy) trip(e *exchange) trip {
 	streamed := e.streamed() && e.request.Framed
 	t := trip{
-		request: buildRequest(e.request, e.body, streamed, e.fast.RemoteAddr()),
+		request: buildRequest(e.request, e.body, streamed, forwardedFor(e.request, e.fast.RemoteAddr(), p.cfg.Forwarded.Trusts(e.fast.RemoteAddr()))),
 		head:    e.request.Method == fasthttp.MethodHead,
 		whole: func(r *fasthttp.Response) bool {
 			if e.match.Route != nil && e.match.Route.Guarded() && !e.match.Route.Stream {

@@ -13,7 +13,7 @@ import (
 // buildRequest writes the request for the resource from checked parts: the very target that was matched, the headers in their order and
 // spelling, the body with its length. Nothing of the received bytes is passed on unseen. A body that is still arriving is announced as the client announced
 // it, and follows.
-func buildRequest(r httpcheck.Request, body []byte, streamed bool, peer net.Addr) []byte {
+func buildRequest(r httpcheck.Request, body []byte, streamed bool, from []httpcheck.Header) []byte {
 	var b strings.Builder
 	b.Grow(512 + len(body))
 	line := func(name, value string) { b.WriteString(name + ": " + value + "\r\n") }
@@ -23,11 +23,9 @@ func buildRequest(r httpcheck.Request, body []byte, streamed bool, peer net.Addr
 	for _, h := range r.Headers {
 		line(h.Name, h.Value)
 	}
-	if host, _, err := net.SplitHostPort(peer.String()); err == nil {
-		line("X-Forwarded-For", host)
+	for _, h := range from {
+		line(h.Name, h.Value)
 	}
-	line("X-Forwarded-Host", r.Host)
-	line("X-Forwarded-Proto", "http")
 	switch {
 	case streamed && r.Chunked:
 		line("Transfer-Encoding", "chunked")
@@ -38,6 +36,35 @@ func buildRequest(r httpcheck.Request, body []byte, streamed bool, peer net.Addr
 	}
 	b.WriteString("\r\n")
 	return append([]byte(b.String()), body...)
+}
+
+// forwardedFor says where a request came from: from this peer. What a trusted peer says is kept, and the peer added to the addresses.
+func forwardedFor(r httpcheck.Request, peer net.Addr, trusted bool) []httpcheck.Header {
+	var addresses []string
+	var out []httpcheck.Header
+	said := map[string]bool{}
+	if trusted {
+		for _, h := range r.Forwarded {
+			said[strings.ToLower(h.Name)] = true
+			if strings.EqualFold(h.Name, "X-Forwarded-For") {
+				addresses = append(addresses, h.Value)
+				continue
+			}
+			out = append(out, h)
+		}
+	}
+	if host, _, err := net.SplitHostPort(peer.String()); err == nil {
+		addresses = append(addresses, host)
+	}
+	if len(addresses) > 0 {
+		out = append(out, httpcheck.Header{Name: "X-Forwarded-For", Value: strings.Join(addresses, ", ")})
+	}
+	for _, ours := range []httpcheck.Header{{Name: "X-Forwarded-Host", Value: r.Host}, {Name: "X-Forwarded-Proto", Value: "http"}} {
+		if !said[strings.ToLower(ours.Name)] {
+			out = append(out, ours)
+		}
+	}
+	return out
 }
 
 // copyHead begins the client's response with the resource's status and its headers, without those of the connection.

@@ -71,3 +71,20 @@ func TestBodiesReachTheResourceByteForByte(t *testing.T) {
 	require.Len(t, requests, 1)
 	require.Contains(t, requests[0], "\r\n\r\n"+body)
 }
+
+// H36: nobody is believed about where a request came from, except the proxies that are listed; and nobody about its path.
+func TestForwardingHeadersAreOurOwnUnlessThePeerIsTrusted(t *testing.T) {
+	t.Parallel()
+	const request = "GET /open/7 HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 1.2.3.4\r\n" +
+		"Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nX-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\n\r\n"
+	for trusted, want := range map[string]string{
+		"10.0.0.0/8": "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Host: a\r\nX-Forwarded-Proto: http\r\n",
+		"127.0.0.1": "X-Forwarded-Proto: https\r\nX-Real-IP: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\n" +
+			"X-Forwarded-For: 1.2.3.4, 5.6.7.8, 127.0.0.1\r\nX-Forwarded-Host: a\r\n",
+	} {
+		upstream := startUpstream(t, "ok")
+		address := startProxy(t, rawConfig+"forwarded: { trusted_peers: [\""+trusted+"\"] }\n", upstream.addr(), &fakeStore{})
+		_, _ = exchangeRaw(t, address, request)
+		require.Equal(t, []string{"GET /open/7 HTTP/1.1\r\nHost: a\r\n" + want + "\r\n"}, upstream.requests(), trusted)
+	}
+}

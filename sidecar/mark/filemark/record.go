@@ -18,7 +18,7 @@ const recordSize = 8 + 8 + 4
 
 func encode(guard string, key []byte, token lock.Token, now time.Time) []byte {
 	b := make([]byte, recordSize)
-	binary.BigEndian.PutUint64(b, uint64(token))              //nolint:gosec // tokens are above 0
+	binary.BigEndian.PutUint64(b, uint64(token)) //nolint:gosec // tokens are above 0
 	binary.BigEndian.PutUint64(b[8:], uint64(now.UnixNano()))
 	binary.BigEndian.PutUint32(b[16:], checksum(guard, key, b[:16]))
 	return b
