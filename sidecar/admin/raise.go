@@ -4,12 +4,14 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
 
 	"fenceline/internal/strictjson"
 	"fenceline/lockd/lock"
+	"fenceline/sidecar/config"
 	"fenceline/sidecar/mark"
 )
 
@@ -45,6 +47,9 @@ func raiseMark(r *http.Request, s State, logger hclog.Logger) (int, any) {
 	key, status, problem := s.key(in.Guard, in.Key)
 	if status != 0 {
 		return status, problem
+	}
+	if slices.ContainsFunc(s.Config.Guards, func(g config.Guard) bool { return g.Name == in.Guard && g.Advance == config.AdvanceResource }) {
+		return http.StatusBadRequest, message("guard %s: the resource raises its marks, not the sidecar", in.Guard)
 	}
 	decision, err := s.Store.Raise(r.Context(), in.Guard, key, lock.Token(in.Token))
 	switch {

@@ -19,6 +19,7 @@ import (
 	"fenceline/internal/postgres"
 	"fenceline/sidecar/admin"
 	"fenceline/sidecar/config"
+	"fenceline/sidecar/mark"
 	"fenceline/sidecar/policy"
 	"fenceline/sidecar/proxy"
 )
@@ -36,6 +37,7 @@ type App struct {
 	admin    *daemon.Admin
 	server   *fasthttp.Server
 	data     *proxy.Switch
+	recorder *mark.Recorder // nil with a file
 	serving  bool
 	seen     [sha256.Size]byte // the fingerprint of the files when they were last read
 
@@ -118,7 +120,12 @@ func (a *App) Start(ctx context.Context) error {
 		postgres.RegisterPoolMetrics(registry, "marks", currentPool{a})
 	}
 	a.metrics = newReloadMetrics(registry, g.hash)
-	a.data = proxy.NewSwitch(proxy.New(g.cfg, g.rules, g.store, registry, a.logger.Named("proxy")))
+	data := proxy.New(g.cfg, g.rules, g.store, registry, a.logger.Named("proxy"))
+	if g.backing.pool != nil {
+		a.recordRejections(g.cfg, registry)
+		data.RecordTo(a.recorder.Record)
+	}
+	a.data = proxy.NewSwitch(data)
 	a.cleanups.Push("upstream connections", func(context.Context) error { a.data.Current().Close(); return nil })
 	a.admin = daemon.NewAdmin(registry, a.logger)
 	a.admin.AddCheck("store", func(ctx context.Context) error { return a.generation().store.Check(ctx) })
@@ -189,6 +196,11 @@ func (a *App) announce(cfg *config.Config) {
 		where = "after restarts; no other sidecar can use the same file"
 	}
 	for _, g := range cfg.Guards {
+		if g.Advance == config.AdvanceResource {
+			a.logger.Info("guard "+g.Name+": no order by the sidecar. It refuses what is stale when it looks; the resource raises the marks and keeps the order.",
+				"event", "guard_promise", "guard", g.Name, "order", "resource")
+			continue
+		}
 		a.logger.Info("guard "+g.Name+": order of admissions. After a token was admitted for a key, no lower one is admitted, also after crashes and "+where+
 			". A request that was admitted before may still take effect later.",
 			"event", "guard_promise", "guard", g.Name, "order", g.Order)

@@ -118,6 +118,9 @@ func (a *App) reload(ctx context.Context) {
 	a.mu.Lock()
 	a.current = next
 	a.mu.Unlock()
+	if a.recorder != nil {
+		a.recorder.Keep(next.cfg.RejectionsKept)
+	}
 	a.metrics.inUse(next.hash)
 	a.metrics.success.Set(1)
 	a.metrics.reloads.WithLabelValues("reloaded").Inc()
@@ -201,7 +204,7 @@ func needsRestart(old, next *config.Config) error {
 	}
 	for _, g := range next.Guards {
 		i := slices.IndexFunc(old.Guards, func(o config.Guard) bool { return o.Name == g.Name })
-		differs("guard "+g.Name+": mark and order", i < 0 || reflect.DeepEqual(old.Guards[i].Mark, g.Mark) && old.Guards[i].Order == g.Order)
+		differs("guard "+g.Name+": mark and order", i < 0 || reflect.DeepEqual(old.Guards[i].Mark, g.Mark) && old.Guards[i].Order == g.Order && old.Guards[i].Advance == g.Advance)
 	}
 	return errors.Join(errs...)
 }

@@ -27,6 +27,8 @@ type Config struct {
 	Unmatched Unmatched
 	Limits    Limits
 	Shutdown  Shutdown
+	// RejectionsKept is how long rows of fence.rejection stay.
+	RejectionsKept time.Duration
 	// SecretFiles are the files that secrets were read from (*_file).
 	SecretFiles []string
 }
@@ -114,6 +116,7 @@ type Guard struct {
 	LockKey string // template such as "payout:{key}", for people
 	Mark    Mark
 	Order   Order
+	Advance Advance
 }
 
 // Mark locates a guard's marks: in a table of the resource, or in the sidecar's own (fence.mark, or the store's file).
@@ -144,6 +147,7 @@ type Route struct {
 	// Overlaps names earlier routes that may take some of this one's requests and decide
 	// differently.
 	Overlaps []string
+	OnFenced *Statement // nil for none
 }
 
 // Key says where a request's key comes from. Exactly one of the first five is set; the
@@ -164,6 +168,13 @@ type Lookup struct {
 	Cache  Cache
 }
 
+// Statement is what runs in the store when a request is fenced out. Each @name in SQL is a parameter: token, highest, key or owner, a segment
+// of the path, or one of Params. A parameter that the request doesn't have is NULL.
+type Statement struct {
+	SQL    string
+	Params map[string]Key
+}
+
 // Limits bound what one sidecar holds in memory and waits for.
 type Limits struct {
 	Body        int64 // bytes of a request body on a guarded route
@@ -180,6 +191,8 @@ type Shutdown struct{ Delay, Grace time.Duration }
 
 // The closed sets of values. Each type's constants are all there is.
 type (
+	// Advance says who raises the marks.
+	Advance string
 	// Order is what a guard orders: admissions, or effects too.
 	Order string
 	// KeyType is the type of a guard's keys; it decides what one key's one spelling is.
@@ -200,6 +213,9 @@ type (
 const (
 	OrderEffects    Order = "effects"
 	OrderAdmissions Order = "admissions"
+
+	AdvanceSidecar  Advance = "sidecar"
+	AdvanceResource Advance = "resource"
 
 	KeyUUID KeyType = "uuid"
 	KeyInt  KeyType = "int"

@@ -38,6 +38,9 @@ func checkFileStore(c *Config, guards, routes []section) {
 		}
 	}
 	for i, r := range c.Routes {
+		if r.OnFenced != nil {
+			routes[i].fault("on_fenced", "store.file runs no statements; leave it out, or use store.postgres")
+		}
 		if r.Key.Lookup != nil {
 			routes[i].sub("key").fault("lookup", "store.file answers no queries; take the key from the request, or use store.postgres")
 		}
@@ -128,8 +131,17 @@ func (c *Config) Warnings() []string {
 			out = append(out, "route "+r.Name+" streams: a request is admitted before its body has arrived, so a client that is slow or stops keeps it open, "+
 				"and a body that breaks off leaves an unknown outcome")
 		}
+		if r.Mode == ModeShadow {
+			out = append(out, "route "+r.Name+" is in shadow: it raises marks and records what would be refused, but refuses nothing, lets everything pass when "+
+				"the store is down, and protects nothing; write mode: enforce to protect")
+		}
 		if r.Mode == ModeOff && !r.Pass {
 			out = append(out, "route "+r.Name+" has mode off: it forwards without looking at tokens and protects nothing")
+		}
+	}
+	for _, g := range c.Guards {
+		if g.Advance == AdvanceResource {
+			out = append(out, "guard "+g.Name+" has advance: resource: the sidecar only refuses what is stale already; the order is kept by the resource, or by nobody")
 		}
 	}
 	if c.Unmatched == UnmatchedPass {

@@ -164,6 +164,8 @@ func TestReferenceShowsTheDefaults(t *testing.T) {
 	require.Empty(t, got.Headers.Allow)
 	require.Equal(t, want.Limits, got.Limits)
 	require.Equal(t, want.Shutdown, got.Shutdown)
+	require.Equal(t, want.RejectionsKept, got.RejectionsKept)
+	require.Equal(t, want.Guards[0].Advance, got.Guards[0].Advance)
 	require.Equal(t, want.Unmatched, got.Unmatched)
 	require.Equal(t, want.Guards[0].LockKey, got.Guards[0].LockKey)
 	require.Equal(t, want.Guards[0].Mark.Missing, got.Guards[0].Mark.Missing)

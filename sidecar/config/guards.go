@@ -27,7 +27,10 @@ func (s section) guard() Guard {
 	}
 	g.Order = choice(s, "order", OrderEffects, []Order{OrderAdmissions}, map[Order]string{OrderEffects: "; write order: admissions"})
 	choice(s, "ownership", "shared", []string{"shared"}, map[string]string{"exclusive": "; write ownership: shared"})
-	choice(s, "advance", "sidecar", []string{"sidecar"}, map[string]string{"resource": "; write advance: sidecar"})
+	g.Advance = choice(s, "advance", AdvanceSidecar, []Advance{AdvanceSidecar, AdvanceResource}, nil)
+	if g.Advance == AdvanceResource && s.has("mark") && g.Mark.Own() {
+		s.fault("advance", "nobody but the sidecar raises its own marks; name the resource's table, or write advance: sidecar")
+	}
 	return g
 }
 

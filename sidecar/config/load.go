@@ -83,6 +83,7 @@ const (
 	defaultGrace           = 25 * time.Second
 	defaultListen          = "127.0.0.1:8081"
 	defaultAdminListen     = "127.0.0.1:9081"
+	defaultRejectionsKept  = 720 * time.Hour
 	defaultLockKey         = "{key}"
 )
 
@@ -107,6 +108,7 @@ func (s section) config() *Config {
 		Delay: shutdown.duration("delay", defaultDelay, 0, time.Hour),
 		Grace: shutdown.duration("grace", defaultGrace, time.Millisecond, time.Hour),
 	}
+	c.RejectionsKept = s.sub("rejections").duration("keep", defaultRejectionsKept, time.Hour, 10*365*24*time.Hour)
 	if c.ID == "" {
 		host, err := os.Hostname()
 		if err != nil || host == "" {

@@ -81,7 +81,7 @@ func TestEveryDefaultIsFilledIn(t *testing.T) {
 		}},
 		Token: Token{Header: "X-Fencing-Token", OwnerHeader: "X-Owner-Id", MaxJump: 1_000_000_000_000},
 		Guards: []Guard{{
-			Name: "account", LockKey: "{key}", Order: OrderAdmissions,
+			Name: "account", LockKey: "{key}", Order: OrderAdmissions, Advance: AdvanceSidecar,
 			Mark: Mark{Table: []string{"account"}, Key: "account_id", KeyType: KeyUUID, Token: "fence", Missing: MissingReject},
 		}},
 		Routes: []Route{{
@@ -91,6 +91,8 @@ func TestEveryDefaultIsFilledIn(t *testing.T) {
 		Unmatched: UnmatchedReject,
 		Limits:    Limits{Body: 1 << 20, Response: 16 << 20, Head: 16 << 10, Connections: 4096, InFlight: 512, Wait: 5 * time.Second},
 		Shutdown:  Shutdown{Delay: 2 * time.Second, Grace: 25 * time.Second},
+
+		RejectionsKept: 720 * time.Hour,
 	}, cfg)
 	require.Empty(t, cfg.Warnings())
 }
@@ -251,10 +253,7 @@ func TestPartsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		{"order: admissions", "order: effects", "guards[0].order", "unsupported in this version: guards[0].order: effects; write order: admissions"},
 		{"    order: admissions\n", "", "guards[0].order", "unsupported in this version: guards[0].order: effects (the default); write order: admissions"},
 		{"order: admissions", "order: admissions\n    ownership: exclusive", "guards[0].ownership", "unsupported in this version: guards[0].ownership: exclusive; write ownership: shared"},
-		{"order: admissions", "order: admissions\n    advance: resource", "guards[0].advance", "unsupported in this version: guards[0].advance: resource; write advance: sidecar"},
 		{"order: admissions", "order: admissions\n    unsettled: { after: 30s }", "guards[0].unsettled.after", "unsupported in this version: guards[0].unsettled.after; remove the key"},
-		{"guard: account", "guard: account\n    mode: shadow", "routes[0].mode", "unsupported in this version: routes[0].mode: shadow; write mode: enforce or mode: off"},
-		{"guard: account", "guard: account\n    on_fenced: SELECT 1", "routes[0].on_fenced", "unsupported in this version: routes[0].on_fenced; remove the key"},
 		{"id: s1", "tracing: { endpoint: http://h }", "tracing.endpoint", "unsupported in this version: tracing.endpoint; remove the key"},
 		{"url: http://127.0.0.1:8080", "url: https://127.0.0.1", "upstream.url", "unsupported in this version: upstream.url: TLS; write http://host:port or unix:/path"},
 		{"url: http://127.0.0.1:8080", "url: http://127.0.0.1:8080\n  tls: { ca_file: /x }", "upstream.tls.ca_file", "unsupported in this version: upstream.tls.ca_file; remove the key"},

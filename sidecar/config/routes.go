@@ -13,7 +13,7 @@ func (s section) route() Route {
 	r := Route{
 		Name: s.name(), Methods: match.methods(), Path: match.text("path", ""), Pass: s.boolean("pass", false),
 		Guard: s.guardName(), Overlaps: s.texts("overlaps"), Stream: s.boolean("stream", false),
-		Mode: choice(s, "mode", ModeEnforce, []Mode{ModeEnforce, ModeOff}, map[Mode]string{ModeShadow: "; write mode: enforce or mode: off"}),
+		Mode: choice(s, "mode", ModeEnforce, []Mode{ModeEnforce, ModeShadow, ModeOff}, nil),
 	}
 	if match.has("path") {
 		match.template(r.Path)
@@ -22,7 +22,7 @@ func (s section) route() Route {
 	case r.Pass && s.has("guard"):
 		s.fault("pass", "a route is guarded or passed, not both")
 	case r.Pass:
-		for _, key := range []string{"key", "admit", "mode", "stream"} {
+		for _, key := range []string{"key", "admit", "mode", "stream", "on_fenced"} {
 			if s.has(key) {
 				s.fault(key, "means nothing on a passed route; remove it")
 			}
@@ -41,18 +41,21 @@ func (s section) route() Route {
 			break
 		}
 		r.Key = s.sub("key").routeKey(r)
-		if r.Stream && r.Key.fromBody() {
+		if s.has("on_fenced") {
+			r.OnFenced = s.sub("on_fenced").statement(r)
+		}
+		if r.Stream && r.Key.FromBody() {
 			s.fault("stream", "the key comes from the body, which isn't there yet when a streamed request is admitted")
 		}
 	}
 	return r
 }
 
-// fromBody says whether the key, or a parameter of its lookup, is read from the request's body.
-func (k Key) fromBody() bool {
+// FromBody says whether the key, or a parameter of its lookup, is read from the request's body.
+func (k Key) FromBody() bool {
 	if k.Lookup != nil {
 		for _, param := range k.Lookup.Params {
-			if param.fromBody() {
+			if param.FromBody() {
 				return true
 			}
 		}

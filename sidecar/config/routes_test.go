@@ -193,7 +193,53 @@ func TestLookupParametersComeFromSomewhere(t *testing.T) {
 func TestLookupIsRewrittenInAFixedOrder(t *testing.T) {
 	t.Parallel()
 	l := Lookup{SQL: "SELECT a FROM t WHERE b = @b::uuid AND c=@c AND d IN (@b, @d)"}
-	require.NoError(t, l.checkSQL())
+	require.NoError(t, checkSQL(l.SQL))
 	require.Equal(t, []string{"b", "c", "d"}, l.ParamNames())
 	require.Equal(t, "SELECT a FROM t WHERE b = $1::uuid AND c=$2 AND d IN ($1, $3)", l.Positional())
+}
+
+func TestStatementsOnFencedAreOneThingWithKnownParameters(t *testing.T) {
+	t.Parallel()
+	with := func(text string) string {
+		return strings.Replace(minimal, "    admit: newer\n", "    admit: newer\n    on_fenced: { "+text+" }\n", 1)
+	}
+	for text, says := range map[string]string{
+		`sql: "INSERT INTO r (a, t, h, k, o, x) VALUES (@account_id::uuid, @token, @highest, @key, @owner, 'FENCED')"`: "",
+		`sql: "UPDATE r SET n = @note", params: { note: { header: X-Note } }`:                                          "",
+		`sql: "SELECT note_refusal(@key, @token)"`:                                                                     "",
+		`sql: "INSERT INTO r (a) VALUES (1)"`:                                                                          "", // no parameter is needed
+		`sql: "DELETE FROM r WHERE a = @key"`:                                                                          "want one INSERT or UPDATE",
+		`sql: "INSERT INTO r (a) VALUES (@nobody)"`:                                                                    "nothing gives @nobody",
+		`sql: "INSERT INTO r (a) VALUES (@key); DROP TABLE r"`:                                                         "; isn't allowed",
+		`sql: "INSERT INTO r (a) VALUES ('@key')"`:                                                                     "' isn't allowed",
+		`sql: "INSERT INTO r (a) VALUES ('it''s')"`:                                                                    "",
+		`sql: "INSERT INTO r (a) VALUES (@key) -- note"`:                                                               "-- isn't allowed",
+		`sql: "INSERT INTO r (a) VALUES (@key)", params: { note: { header: X-Note } }`:                                 "doesn't use @note",
+		`sql: "INSERT INTO r (a) VALUES (@token)", params: { token: { header: X-Note } }`:                              "is given already",
+		`params: { note: { header: X-Note } }`:                                                                         "missing",
+	} {
+		_, err := load(with(text))
+		if says == "" {
+			require.NoError(t, err, text)
+			continue
+		}
+		require.ErrorContains(t, err, says, text)
+	}
+	cfg, err := load(with(`sql: "INSERT INTO r VALUES (@token, @account_id, @token, 'A B')"`))
+	require.NoError(t, err)
+	require.Equal(t, "INSERT INTO r VALUES ($1, $2, $1, 'A B')", cfg.Routes[0].OnFenced.Positional())
+	require.Equal(t, map[string]Key{"account_id": {Path: "account_id"}}, cfg.Routes[0].OnFenced.Params)
+}
+
+func TestWhatProtectsNothingIsSaid(t *testing.T) {
+	t.Parallel()
+	cfg, err := load(strings.Replace(minimal, "guard: account", "guard: account\n    mode: shadow", 1))
+	require.NoError(t, err)
+	require.Len(t, cfg.Warnings(), 1)
+	require.Contains(t, cfg.Warnings()[0], "route claim is in shadow")
+	cfg, err = load(strings.Replace(minimal, "order: admissions", "order: admissions\n    advance: resource", 1))
+	require.NoError(t, err)
+	require.Contains(t, cfg.Warnings()[0], "the order is kept by the resource, or by nobody")
+	_, err = load(strings.NewReplacer("order: admissions", "order: admissions\n    advance: resource", "{ table: account, key: account_id, key_type: uuid, token: fence }", "{ key_type: uuid }").Replace(minimal))
+	require.ErrorContains(t, err, "nobody but the sidecar raises its own marks")
 }

@@ -68,7 +68,11 @@ routes[].key.lookup.params.*.json
 routes[].key.lookup.cache
 routes[].mode
 routes[].stream
-routes[].on_fenced!
+routes[].on_fenced.sql
+routes[].on_fenced.params.*.path
+routes[].on_fenced.params.*.header
+routes[].on_fenced.params.*.query
+routes[].on_fenced.params.*.json
 routes[].overlaps
 unmatched
 limits.body
@@ -79,7 +83,7 @@ limits.in_flight
 limits.wait
 shutdown.delay
 shutdown.grace
-rejections.keep!
+rejections.keep
 tracing.endpoint!
 `
 

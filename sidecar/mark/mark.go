@@ -86,3 +86,9 @@ type Store interface {
 	// Read returns a key's mark, for people. found is false when there is none.
 	Read(ctx context.Context, guard, key string) (token lock.Token, found bool, err error)
 }
+
+// StatementRunner is a store that also runs what a route wants to happen when a request is fenced out.
+type StatementRunner interface {
+	// Run runs one statement in a transaction of its own, durably.
+	Run(ctx context.Context, statement string, args []any) error
+}

@@ -67,6 +67,37 @@ func (r *Route) Key(in Input) (Key, error) {
 	return Key{Lookup: &Lookup{SQL: r.keySQL, Args: args, Immutable: r.Route.Key.Lookup.Cache == config.CacheImmutable}}, nil
 }
 
+// Fenced is what a statement on_fenced is told of the request.
+type Fenced struct {
+	Token, Highest int64
+	Key, Owner     string
+}
+
+// FencedStatement is what the route wants to be run when this request is fenced out, "" for nothing. A parameter that the request
+// doesn't have, or not in the one way that is accepted, is nil.
+func (r *Route) FencedStatement(in Input, f Fenced) (statement string, args []any) {
+	for _, name := range r.fencedArgs {
+		switch name {
+		case config.ParamToken:
+			args = append(args, f.Token)
+		case config.ParamHighest:
+			args = append(args, f.Highest)
+		case config.ParamKey:
+			args = append(args, f.Key)
+		case config.ParamOwner:
+			args = append(args, f.Owner)
+		default:
+			text, err := source(r.OnFenced.Params[name], in)
+			if err != nil || checkText(text) != nil {
+				args = append(args, nil)
+				continue
+			}
+			args = append(args, text)
+		}
+	}
+	return r.fencedSQL, args
+}
+
 // maxKeyLength bounds a key, in bytes.
 const maxKeyLength = 512
 

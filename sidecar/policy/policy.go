@@ -25,10 +25,16 @@ type Route struct {
 	anyPath  bool
 	keySQL   string
 	keyArgs  []string
+
+	fencedSQL  string
+	fencedArgs []string
 }
 
 // Guarded says whether requests need an admission: the route has a guard and enforces it.
 func (r *Route) Guarded() bool { return r.Guard != nil && r.Mode == config.ModeEnforce }
+
+// Shadowed says whether requests are only judged: whatever comes of it, they are forwarded.
+func (r *Route) Shadowed() bool { return r.Guard != nil && r.Mode == config.ModeShadow }
 
 // New builds the matcher of a valid configuration.
 func New(cfg *config.Config) (*Policy, error) {
@@ -51,6 +57,9 @@ func New(cfg *config.Config) (*Policy, error) {
 		}
 		if lookup := rc.Key.Lookup; lookup != nil {
 			r.keySQL, r.keyArgs = lookup.Positional(), lookup.ParamNames()
+		}
+		if rc.OnFenced != nil {
+			r.fencedSQL, r.fencedArgs = rc.OnFenced.Positional(), rc.OnFenced.ParamNames()
 		}
 		p.routes = append(p.routes, r)
 	}

@@ -18,7 +18,10 @@ func (e *exchange) streamed() bool {
 	if e.match.Route != nil && e.match.Route.Guarded() {
 		return e.match.Route.Stream
 	}
-	return e.request.Chunked || e.request.ContentLength > smallBody
+	if e.request.Chunked || e.request.ContentLength > smallBody {
+		return !e.judgedByBody()
+	}
+	return false
 }
 
 // sameLength wants fasthttp and Check to agree on where the body ends: two readers of one head that don't would take a part of the body for the

@@ -20,6 +20,7 @@ type metrics struct {
 	upstream  *prometheus.HistogramVec
 	failures  *prometheus.CounterVec
 	inflight  *prometheus.GaugeVec
+	onFenced  *prometheus.CounterVec
 }
 
 func newMetrics(registry prometheus.Registerer) *metrics {
@@ -31,7 +32,8 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 		failures:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fence_upstream_failures_total", Help: "Exchanges that failed, by what is known of their effect."}, []string{"outcome"}),
 		inflight:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fence_inflight_current", Help: "Admitted requests whose outcome isn't known yet."}, []string{"guard"}),
 	}
-	registry.MustRegister(m.decisions, m.fenced, m.store, m.upstream, m.failures, m.inflight)
+	m.onFenced = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fence_on_fenced_failures_total", Help: "Statements on_fenced that failed; their requests were refused all the same."}, []string{"route"})
+	registry.MustRegister(m.onFenced, m.decisions, m.fenced, m.store, m.upstream, m.failures, m.inflight)
 	return m
 }
 
@@ -45,6 +47,9 @@ func (m *metrics) seed(cfg *config.Config, routes []*policy.Route) {
 	}
 	for _, r := range routes {
 		m.upstream.WithLabelValues(r.Name)
+		if r.OnFenced != nil {
+			m.onFenced.WithLabelValues(r.Name)
+		}
 	}
 	m.upstream.WithLabelValues(noRoute)
 	for _, g := range cfg.Guards {

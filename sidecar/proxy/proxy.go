@@ -35,6 +35,9 @@ type Proxy struct {
 	logger   hclog.Logger
 	rules    httpcheck.Rules
 	slots    chan struct{} // limits.in_flight
+	shadow   *shadow
+	// record keeps a rejection for people. It never waits.
+	record func(mark.Rejection)
 	// forwardFirst is a broken order, for the test that shows that it would be noticed.
 	forwardFirst bool
 }
@@ -46,7 +49,9 @@ func New(cfg *config.Config, rules *policy.Policy, store mark.Store, registry pr
 
 // Next returns a proxy for another configuration that goes on with the same metrics.
 func (p *Proxy) Next(cfg *config.Config, rules *policy.Policy, store mark.Store) *Proxy {
-	return build(cfg, rules, store, p.metrics, p.logger)
+	next := build(cfg, rules, store, p.metrics, p.logger)
+	next.record = p.record
+	return next
 }
 
 func build(cfg *config.Config, rules *policy.Policy, store mark.Store, metrics *metrics, logger hclog.Logger) *Proxy {
@@ -61,6 +66,8 @@ func build(cfg *config.Config, rules *policy.Policy, store mark.Store, metrics *
 		metrics: metrics,
 		rules:   httpcheck.Rules{TokenHeader: cfg.Token.Header, OwnerHeader: cfg.Token.OwnerHeader, AllowedNames: cfg.Headers.Allow},
 		slots:   make(chan struct{}, cfg.Limits.InFlight),
+		shadow:  &shadow{},
+		record:  func(mark.Rejection) {},
 	}
 	p.upstream.network, p.upstream.address = cfg.Upstream.Dial()
 	return p
@@ -82,6 +89,9 @@ type exchange struct {
 	// to the server, when that has been written: what a slow reader makes us hold counts until then.
 	finish func()
 	handed bool
+	// judged is what a shadowed request would have come to; empty for others.
+	judged    decision
+	bodyLimit int64 // limits.body
 }
 
 func (e *exchange) routeName() string {
@@ -100,7 +110,7 @@ func (e *exchange) mode() string {
 
 // Handle answers one request. Its work runs under a context of its own: a client that goes away doesn't cancel a write that was admitted.
 func (p *Proxy) Handle(fast *fasthttp.RequestCtx) {
-	e := &exchange{fast: fast, traceID: httperr.TraceID(fast), finish: func() {}}
+	e := &exchange{fast: fast, traceID: httperr.TraceID(fast), finish: func() {}, bodyLimit: p.cfg.Limits.Body}
 	defer func() {
 		if !e.handed {
 			e.finish()
@@ -148,6 +158,9 @@ func (p *Proxy) process(e *exchange) *refusal {
 	if e.match.Route != nil && e.match.Route.Guarded() {
 		return p.guarded(ctx, e)
 	}
+	if e.match.Route != nil && e.match.Route.Shadowed() {
+		p.judge(ctx, e)
+	}
 	return p.forward(ctx, e, passed)
 }
 
@@ -188,6 +201,18 @@ func (p *Proxy) check(e *exchange) *refusal {
 
 // guarded admits a request and forwards it.
 func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
+	if p.forwardFirst {
+		defer func() { _ = p.admit(ctx, e) }()
+		return p.forward(ctx, e, admitted)
+	}
+	if r := p.admit(ctx, e); r != nil {
+		return r
+	}
+	return p.forward(ctx, e, admitted)
+}
+
+// admit returns nil when the request is admitted.
+func (p *Proxy) admit(ctx context.Context, e *exchange) *refusal {
 	route := e.match.Route
 	if len(e.request.Tokens) != 1 {
 		return refuse("INVALID_TOKEN", "the header %s stands %d times, want once", p.rules.TokenHeader, len(e.request.Tokens))
@@ -199,10 +224,6 @@ func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
 	e.token = token
 	if r := p.findKey(ctx, e); r != nil {
 		return r
-	}
-	if p.forwardFirst {
-		defer func() { _, _ = p.store.Admit(ctx, p.admission(e)) }()
-		return p.forward(ctx, e, admitted)
 	}
 	start := time.Now()
 	verdict, err := p.store.Admit(ctx, p.admission(e))
@@ -216,9 +237,9 @@ func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
 	}
 	switch verdict.Verdict {
 	case mark.Admitted:
-		return p.forward(ctx, e, admitted)
+		return nil
 	case mark.FencedOut:
-		return p.fencedOut(e, verdict.Highest)
+		return p.fencedOut(ctx, e, verdict.Highest)
 	case mark.Implausible:
 		return refuse("TOKEN_IMPLAUSIBLE", "the token is more than token.max_jump above the highest one of this key; nothing was changed")
 	case mark.KeyNotFound:
@@ -234,9 +255,7 @@ func (p *Proxy) admission(e *exchange) mark.Admission {
 
 // findKey extracts the request's key, by a lookup where the route says so.
 func (p *Proxy) findKey(ctx context.Context, e *exchange) *refusal {
-	key, err := e.match.Route.Key(policy.Input{
-		Params: e.match.Params, Header: e.request.Values, Query: e.request.Query, Body: e.body,
-	})
+	key, err := e.match.Route.Key(e.input())
 	if err != nil {
 		return refuse("KEY_INVALID", "%s", err)
 	}
@@ -273,15 +292,26 @@ func (p *Proxy) takeKey(e *exchange, found string) *refusal {
 
 // storeFault fails closed: whatever the reason, nothing is forwarded. No setting opens it.
 func (p *Proxy) storeFault(e *exchange, err error) *refusal {
-	p.logger.Error("admission failed, nothing was forwarded", "event", "fence_unavailable", "route", e.routeName(), "error", err, "traceId", e.traceID)
+	if e.match.Route.Shadowed() {
+		p.logger.Warn("a shadowed request can't be judged; it passes", "event", "shadow_unavailable", "route", e.routeName(), "error", err, "traceId", e.traceID)
+	} else {
+		p.logger.Error("admission failed, nothing was forwarded", "event", "fence_unavailable", "route", e.routeName(), "error", err, "traceId", e.traceID)
+	}
 	return refuse("FENCE_UNAVAILABLE", "the mark store can't decide now; nothing was forwarded").with("outcome", gate.OutcomeNotSent)
 }
 
-func (p *Proxy) fencedOut(e *exchange, highest lock.Token) *refusal {
+func (p *Proxy) fencedOut(ctx context.Context, e *exchange, highest lock.Token) *refusal {
 	guard := e.match.Route.Guard.Name
-	p.metrics.fenced.WithLabelValues(guard).Inc()
-	p.logger.Error("fenced out", "event", "fenced_out", "resource", guard, "resourceId", e.key, "presentedToken", int64(e.token),
-		"highestToken", int64(highest), "ownerId", clip(e.request.Owner), "route", e.routeName(), "traceId", e.traceID)
+	p.record(mark.Rejection{
+		Guard: guard, Key: e.key, Route: e.routeName(), Mode: e.mode(), Presented: e.token, Highest: highest,
+		Owner: clip(e.request.Owner), Trace: e.traceID, At: time.Now(),
+	})
+	if !e.match.Route.Shadowed() {
+		p.metrics.fenced.WithLabelValues(guard).Inc()
+		p.logger.Error("fenced out", "event", "fenced_out", "resource", guard, "resourceId", e.key, "presentedToken", int64(e.token),
+			"highestToken", int64(highest), "ownerId", clip(e.request.Owner), "route", e.routeName(), "traceId", e.traceID)
+		p.onFenced(ctx, e, highest)
+	}
 	return refuse("FENCED_OUT", "a newer token has been admitted for this key; stop working under this one").
 		with("presentedToken", int64(e.token)).with("highestToken", int64(highest)).
 		with("resourceType", guard).with("resourceId", e.key).with("ownerId", clip(e.request.Owner))
@@ -304,10 +334,10 @@ func (r *refusal) with(name string, value any) *refusal {
 // answer writes a refusal and counts it.
 func (p *Proxy) answer(e *exchange, r *refusal) {
 	p.count(e, r.decision)
-	e.fast.Response.Header.Set(headerDecision, string(r.decision))
+	e.fast.Response.Header.Set(headerDecision, string(e.counted(r.decision)))
 	r.Write(e.fast, e.traceID)
 }
 
 func (p *Proxy) count(e *exchange, d decision) {
-	p.metrics.decisions.WithLabelValues(e.routeName(), string(d), e.mode()).Inc()
+	p.metrics.decisions.WithLabelValues(e.routeName(), string(e.counted(d)), e.mode()).Inc()
 }

@@ -31,11 +31,7 @@ func (s *Store) trusted(ctx context.Context) error {
 func (s *Store) Check(ctx context.Context) error {
 	errs := []error{postgres.CheckWritable(ctx, s.pool), postgres.CheckDurability(ctx, s.pool)}
 	for _, name := range slices.Sorted(maps.Keys(s.guards)) {
-		check := s.checkGuard
-		if s.guards[name].mark.Own() {
-			check = s.checkOwn
-		}
-		if err := check(ctx, s.guards[name].mark); err != nil {
+		if err := s.checkGuard(ctx, s.guards[name]); err != nil {
 			errs = append(errs, fmt.Errorf("guard %s: %w", name, err))
 		}
 	}
@@ -79,7 +75,14 @@ func (s *Store) describe(ctx context.Context, table, name string) (column, error
 	return c, nil
 }
 
-func (s *Store) checkGuard(ctx context.Context, m config.Mark) error {
+func (s *Store) checkGuard(ctx context.Context, g guard) error {
+	m := g.mark
+	if m.Own() {
+		return s.checkOwn(ctx, m)
+	}
+	if g.readOnly {
+		m.Missing, m.UpdatedAt = config.MissingReject, "" // nothing is inserted or stamped
+	}
 	table := pgx.Identifier(m.Table).Sanitize()
 	var exists bool
 	if err := s.pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil {
@@ -88,7 +91,7 @@ func (s *Store) checkGuard(ctx context.Context, m config.Mark) error {
 	if !exists {
 		return fmt.Errorf("%w: there is no table %s", ErrContract, table)
 	}
-	return errors.Join(s.checkKey(ctx, m, table), s.checkToken(ctx, m, table), s.checkStamp(ctx, m, table))
+	return errors.Join(s.checkKey(ctx, m, table), s.checkToken(ctx, m, table, g.readOnly), s.checkStamp(ctx, m, table))
 }
 
 // ownContract is the version of the sidecar's own tables that this program works with.
@@ -130,14 +133,14 @@ func (s *Store) checkKey(ctx context.Context, m config.Mark, table string) error
 }
 
 // checkToken: the token must not be null, since a null is neither above nor below.
-func (s *Store) checkToken(ctx context.Context, m config.Mark, table string) error {
+func (s *Store) checkToken(ctx context.Context, m config.Mark, table string, readOnly bool) error {
 	c, err := s.describe(ctx, table, m.Token)
 	switch {
 	case err != nil:
 		return err
 	case c.typeName != "bigint" || !c.notNull:
 		return fmt.Errorf("%w: column %s of %s is %s (not null: %t), want bigint not null", ErrContract, c.name, table, c.typeName, c.notNull)
-	case !c.mayRead || !c.mayUpdate || m.Missing == config.MissingInsert && !c.mayInsert:
+	case !c.mayRead || !c.mayUpdate && !readOnly || m.Missing == config.MissingInsert && !c.mayInsert:
 		return denied(c, table, m)
 	}
 	return nil

@@ -30,6 +30,8 @@ type Store struct {
 type guard struct {
 	statements
 	mark config.Mark
+	// readOnly is set where the resource raises the marks: they are compared and left alone.
+	readOnly bool
 }
 
 // New returns a store for the guards. Timeout bounds one admission; maxJump is the largest plausible distance between
@@ -37,7 +39,7 @@ type guard struct {
 func New(pool *pgxpool.Pool, guards []config.Guard, timeout time.Duration, maxJump int64) *Store {
 	s := &Store{pool: pool, guards: map[string]guard{}, timeout: timeout, maxJump: maxJump}
 	for _, g := range guards {
-		s.guards[g.Name] = guard{statements: build(g), mark: g.Mark}
+		s.guards[g.Name] = guard{statements: build(g), mark: g.Mark, readOnly: g.Advance == config.AdvanceResource}
 	}
 	return s
 }
@@ -53,6 +55,9 @@ func (s *Store) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 	if err := s.trusted(ctx); err != nil {
 		return mark.Decision{}, fmt.Errorf("admit: %w", err)
 	}
+	if g.readOnly {
+		return s.compare(ctx, g, a)
+	}
 	statement := g.newerOrSame
 	if a.Newer {
 		statement = g.newer
@@ -60,11 +65,23 @@ func (s *Store) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 	return s.decide(ctx, g, statement, a, s.maxJump)
 }
 
+// compare judges by the mark as it stands. Another token may be let through at the same time: the order is the resource's to keep.
+func (s *Store) compare(ctx context.Context, g guard, a mark.Admission) (mark.Decision, error) {
+	highest, found, err := s.read(ctx, g, a.Key)
+	if err != nil {
+		return mark.Decision{}, fmt.Errorf("compare: %w", err)
+	}
+	return a.Judge(highest, found, g.mark.Missing == config.MissingReject, s.maxJump), nil
+}
+
 // Raise implements mark.OperatedStore.
 func (s *Store) Raise(ctx context.Context, guardName, key string, token lock.Token) (mark.Decision, error) {
 	g, ok := s.guards[guardName]
 	if !ok {
 		return mark.Decision{}, fmt.Errorf("no guard %s", guardName)
+	}
+	if g.readOnly {
+		return mark.Decision{}, fmt.Errorf("guard %s: the resource raises its marks", guardName)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
