@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,4 +126,8 @@ func until(t *testing.T, owner *pgx.Conn, what, sql string) {
 		require.NoError(t, owner.QueryRow(t.Context(), sql).Scan(&yes))
 		return yes
 	}, 20*time.Second, 5*time.Millisecond, what)
+}
+
+func containsAll(text string, parts ...string) bool {
+	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
 }
