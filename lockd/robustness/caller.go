@@ -106,6 +106,11 @@ func read(status int, answer []byte, err error) (Result, string) {
 			return Unknown, detail
 		}
 		return Nothing, detail // lockd says so, and the history tells whether it is true
+	case lockapi.CodeContentionExceeded, lockapi.CodeOverloaded, lockapi.CodeRequestTimeout:
+		return Nothing, detail
+	}
+	if status/100 == 4 {
+		return Unexpected, detail
 	}
 	return Unknown, detail
 }

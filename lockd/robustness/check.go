@@ -18,6 +18,7 @@ import (
 // answered them as they were answered.
 type Verdict struct {
 	Partitions []Partition
+	Unexpected []string // answers that nobody should get
 }
 
 // Partition is what belongs together: one key, or one session.
@@ -38,9 +39,14 @@ var (
 	ErrUndecided = errors.New("undecided: the checker ran out of time; shorten the window or the faults in it")
 )
 
+var errUnexpected = errors.New("unexpected answer")
+
 // Check looks for an explanation of each key and session, each within the time limit.
 func (h *History) Check(limit time.Duration) Verdict {
 	var verdict Verdict
+	for _, op := range h.sorted(func(op *Op) bool { return op.Result == Unexpected }) {
+		verdict.Unexpected = append(verdict.Unexpected, op.line()+": "+op.Detail)
+	}
 	for _, p := range h.partitions() {
 		start := time.Now()
 		p.Result = porcupine.CheckOperationsTimeout(p.model, p.history, limit)
@@ -56,6 +62,9 @@ func (h *History) partitions() []Partition {
 	end := time.Duration(0)
 	for _, op := range h.sorted(func(*Op) bool { return true }) {
 		end = max(end, op.Return)
+		if op.Result == Unexpected {
+			continue
+		}
 		if op.Session != 0 && (op.Kind != Acquire || op.Result == OK || op.sessionOver()) {
 			sessions[op.Session] = append(sessions[op.Session], op)
 		}
@@ -113,6 +122,9 @@ func (h *History) sorted(wanted func(*Op) bool) []*Op {
 // Err is nil when every partition has an explanation.
 func (v Verdict) Err() error {
 	var errs []error
+	for _, line := range v.Unexpected {
+		errs = append(errs, fmt.Errorf("%w: %s", errUnexpected, line))
+	}
 	for _, p := range v.Partitions {
 		switch p.Result {
 		case porcupine.Ok:

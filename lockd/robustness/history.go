@@ -35,16 +35,17 @@ type Result string
 
 // The answers. All but Unknown are definite.
 const (
-	OK        Result = "ok"
-	Contended Result = "contended" // acquire: another session holds the key
-	Lost      Result = "lost"      // renew: the grant is over
-	Stale     Result = "stale"     // release: the grant was no longer there
-	NotHeld   Result = "not held"  // revoke: nobody holds the key
-	Mismatch  Result = "mismatch"  // revoke: the holder has another token than the expected one
-	Expired   Result = "expired"   // the session's time is over
-	Gone      Result = "gone"      // there is no such session any more
-	Unknown   Result = "unknown"   // it may have happened, may happen later, or never
-	Nothing   Result = "nothing"   // nothing happened, for certain; never part of a history
+	OK         Result = "ok"
+	Contended  Result = "contended"  // acquire: another session holds the key
+	Lost       Result = "lost"       // renew: the grant is over
+	Stale      Result = "stale"      // release: the grant was no longer there
+	NotHeld    Result = "not held"   // revoke: nobody holds the key
+	Mismatch   Result = "mismatch"   // revoke: the holder has another token than the expected one
+	Expired    Result = "expired"    // the session's time is over
+	Gone       Result = "gone"       // there is no such session any more
+	Unknown    Result = "unknown"    // it may have happened, may happen later, or never
+	Unexpected Result = "unexpected" // an answer that nobody should get here: the request or lockd is at fault
+	Nothing    Result = "nothing"    // nothing happened, for certain; never part of a history
 )
 
 // Op is one operation. Times are measured on one monotonic clock from the beginning of the run.

@@ -193,6 +193,12 @@ func TestUndecidedIsAFailure(t *testing.T) {
 	require.ErrorIs(t, verdict.Err(), ErrUndecided)
 }
 
+func TestUnexpectedAnswerIsAFailure(t *testing.T) {
+	t.Parallel()
+	h := historyOf(at(0, 1, Op{Kind: Revoke, Key: "k", Result: Unexpected, Detail: "FORBIDDEN: ask somebody else"}))
+	require.ErrorContains(t, h.Check(time.Second).Err(), "FORBIDDEN")
+}
+
 func TestReportShowsKeyOperationsAndTokens(t *testing.T) {
 	t.Parallel()
 	h := historyOf(granted(0, 1, 1, 17, 100), granted(2, 3, 2, 18, 100))
