@@ -114,6 +114,7 @@ func (a *API) table() []endpoint {
 		{Route: at("inspect", "GET", "/v1/locks/{key}"), run: a.inspect},
 		{Route: at("list_locks", "GET", "/v1/locks"), run: a.listLocks, parameters: []string{"prefix", "cursor", "limit"}, operator: true},
 		{Route: at("list_revocations", "GET", "/v1/revocations"), run: a.listRevocations, parameters: []string{"after", "limit"}, operator: true},
+		{Route: at("openapi", "GET", "/openapi.json"), run: a.document},
 	}
 }
 

@@ -23,7 +23,10 @@ const (
 	MaxReasonLength   = 1024
 )
 
-var keyGrammar = regexp.MustCompile(`^[A-Za-z0-9:._-]{1,128}$`)
+// KeyPattern is the grammar of a key, as a regular expression.
+const KeyPattern = `^[A-Za-z0-9:._-]{1,128}$`
+
+var keyGrammar = regexp.MustCompile(KeyPattern)
 
 // ValidKey returns ErrInvalid unless the key is 1 to 128 of A-Z a-z 0-9 : . _ -
 func ValidKey(key string) error {
