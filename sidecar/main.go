@@ -31,6 +31,8 @@ type cli struct {
 	Run     runCmd     `cmd:"" help:"Run the sidecar."`
 	Check   checkCmd   `cmd:"" help:"Check a configuration file and name everything that is wrong with it."`
 	Init    initCmd    `cmd:"" help:"Make the empty mark file of a new sidecar (store.file). It never replaces one."`
+	Explain explainCmd `cmd:"" help:"Say which route a request takes, which key comes out, and what would be decided."`
+	Marks   marksCmd   `cmd:"" help:"Set a mark as an operator."`
 	Migrate migrateCmd `cmd:"" help:"Bring the sidecar's own tables (schema fence) up to date."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
@@ -67,7 +69,8 @@ func (c *initCmd) Run() error {
 }
 
 type checkCmd struct {
-	Config string `short:"c" help:"Configuration file." required:"" placeholder:"FILE"`
+	Config  string `short:"c" help:"Configuration file." required:"" placeholder:"FILE"`
+	Connect bool   `help:"Ask the store too: tables, columns, rights, durability, statements. It changes nothing."`
 }
 
 func (c *checkCmd) Run() error {
@@ -81,7 +84,42 @@ func (c *checkCmd) Run() error {
 		}
 	}
 	_, err = fmt.Fprintf(os.Stdout, "%s is valid: %d guards, %d routes\n", c.Config, len(cfg.Guards), len(cfg.Routes))
-	return err
+	if err != nil || !c.Connect {
+		return err
+	}
+	return app.CheckConnect(context.Background(), cfg, os.Stdout)
+}
+
+type explainCmd struct {
+	Config  string   `short:"c" help:"Configuration file." required:"" placeholder:"FILE"`
+	Method  string   `arg:"" help:"Such as POST."`
+	Target  string   `arg:"" help:"Path, with its query if there is one."`
+	Header  []string `short:"H" help:"A header, as 'Name: value'. Repeat it for more." sep:"none" placeholder:"HEADER"`
+	Data    string   `help:"The request's body." placeholder:"TEXT"`
+	Connect bool     `help:"Ask the store too. A mark file can be asked while no sidecar has it open."`
+}
+
+func (c *explainCmd) Run() error {
+	return app.Explain(context.Background(), c.Config, app.Question{Method: c.Method, Target: c.Target, Headers: c.Header, Body: c.Data, Connect: c.Connect}, os.Stdout)
+}
+
+type marksCmd struct {
+	Reset resetCmd `cmd:"" help:"Set a mark, also to a lower token: every token above it is admitted again. Only while no sidecar serves the guard (store.file)."`
+}
+
+type resetCmd struct {
+	Config   string `short:"c" help:"Configuration file." required:"" placeholder:"FILE"`
+	Guard    string `help:"The guard." required:""`
+	Key      string `help:"The key." required:""`
+	To       int64  `help:"The mark from now on." required:""`
+	Expected int64  `help:"The mark as it is now; with another one nothing is changed." required:""`
+	Operator string `help:"Who does this." required:""`
+	Reason   string `help:"Why." required:""`
+	Confirm  bool   `help:"Without it nothing is changed." required:""`
+}
+
+func (c *resetCmd) Run() error {
+	return app.ResetMark(c.Config, app.Reset{Guard: c.Guard, Key: c.Key, To: c.To, Expected: c.Expected, Operator: c.Operator, Reason: c.Reason}, os.Stdout)
 }
 
 type migrateCmd struct {

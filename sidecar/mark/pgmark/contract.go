@@ -166,3 +166,16 @@ func denied(c column, table string, m config.Mark) error {
 	return fmt.Errorf("%w: our role may not do with column %s of %s what missing: %s needs (select %t, update %t, insert %t)",
 		postgres.ErrPermission, c.name, table, m.Missing, c.mayRead, c.mayUpdate, c.mayInsert)
 }
+
+// CheckStatement says whether the database can prepare a statement: its tables, columns and functions are there. It runs nothing.
+func (s *Store) CheckStatement(ctx context.Context, statement string) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return postgres.Classify(ctx, err)
+	}
+	defer conn.Release()
+	if _, err := conn.Conn().PgConn().Prepare(ctx, "", statement, nil); err != nil {
+		return postgres.Classify(ctx, err)
+	}
+	return nil
+}
