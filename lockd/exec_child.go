@@ -63,7 +63,7 @@ func (c *child) wait() {
 		var status syscall.WaitStatus
 		_, err := syscall.Wait4(c.pid, &status, syscall.WUNTRACED, nil)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // a bare errno
+		case err == syscall.EINTR:
 		case err == nil && status.Stopped():
 			c.stopped <- status.StopSignal()
 		default:
@@ -86,5 +86,5 @@ func (c *child) rest() bool {
 			break
 		}
 	}
-	return syscall.Kill(-c.pid, 0) != syscall.ESRCH //nolint:errorlint // a bare errno
+	return syscall.Kill(-c.pid, 0) != syscall.ESRCH
 }

@@ -145,15 +145,12 @@ func (s *supervisor) pass(sent os.Signal) {
 // childStopped gives the terminal to a command that was stopped for want of it, and stops with one that was stopped by Ctrl-Z. Who stops it
 // otherwise may let it go on, too: the lock is kept meanwhile.
 func (s *supervisor) childStopped(by syscall.Signal) {
-	switch by {
-	case syscall.SIGTTIN, syscall.SIGTTOU:
-		if s.terminal.give(s.child.pid) {
-			s.child.signal(syscall.SIGCONT)
-		}
-	case syscall.SIGTSTP:
-		if s.terminal.takeBack() {
-			s.suspend()
-		}
+	wantsTerminal := by == syscall.SIGTTIN || by == syscall.SIGTTOU
+	if wantsTerminal && s.terminal.give(s.child.pid) {
+		s.child.signal(syscall.SIGCONT)
+	}
+	if by == syscall.SIGTSTP && s.terminal.takeBack() {
+		s.suspend()
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	osexec "os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -348,4 +350,23 @@ func TestExecSaysWhatHappensAsJSON(t *testing.T) {
 	for _, word := range []string{"FENCING_TOKEN", "SIGKILL", "73", "75", "Limits", "SIGSTOP", "setuid", "own children"} {
 		require.Contains(t, output, word)
 	}
+}
+
+// The command that the docs show, run by a shell as it stands.
+func TestExecOfTheDocsWorks(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/client.md")
+	require.NoError(t, err)
+	block := regexp.MustCompile("(?s)<!-- run by a test: exec -->\n```sh\n(.*?)```").FindSubmatch(text)
+	require.NotNil(t, block)
+	_, api := lockService(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "lockd"), []byte("#!/bin/sh\n"+runMain+"=1 exec "+self+` "$@"`+"\n"), 0o700)) //nolint:gosec // it must be executable
+	shell := osexec.CommandContext(t.Context(), "/bin/sh", "-c", string(block[1]))
+	shell.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "LOCKD_URL=" + api}
+	out, err := shell.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Regexp(t, `^key nightly-report, token [1-9][0-9]*, as exec-\S+\n$`, string(out))
 }

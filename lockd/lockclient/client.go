@@ -131,7 +131,7 @@ func (c *Client) Revoke(ctx context.Context, key string, body lockapi.RevokeRequ
 // of the page before, "" for the first; limit is 1 to 500, 0 for the server's default. For operators, and advisory.
 func (c *Client) ListLocks(ctx context.Context, prefix, cursor string, limit int) (lockapi.LockPage, error) {
 	var page lockapi.LockPage
-	err := c.call(ctx, request{method: http.MethodGet, path: listPath("/v1/locks", limit, "prefix", prefix, "cursor", cursor), status: http.StatusOK, most: maxPage}, &page)
+	err := c.call(ctx, request{method: http.MethodGet, path: listPath("/v1/locks", limit, url.Values{"prefix": {prefix}, "cursor": {cursor}}), status: http.StatusOK, most: maxPage}, &page)
 	return page, err
 }
 
@@ -139,16 +139,15 @@ func (c *Client) ListLocks(ctx context.Context, prefix, cursor string, limit int
 // is as in ListLocks.
 func (c *Client) ListRevocations(ctx context.Context, after string, limit int) (lockapi.RevocationPage, error) {
 	var page lockapi.RevocationPage
-	err := c.call(ctx, request{method: http.MethodGet, path: listPath("/v1/revocations", limit, "after", after), status: http.StatusOK, most: maxPage}, &page)
+	err := c.call(ctx, request{method: http.MethodGet, path: listPath("/v1/revocations", limit, url.Values{"after": {after}}), status: http.StatusOK, most: maxPage}, &page)
 	return page, err
 }
 
 // listPath leaves out what is empty.
-func listPath(path string, limit int, namesAndValues ...string) string {
-	query := url.Values{}
-	for i := 0; i < len(namesAndValues); i += 2 {
-		if namesAndValues[i+1] != "" {
-			query.Set(namesAndValues[i], namesAndValues[i+1])
+func listPath(path string, limit int, query url.Values) string {
+	for name := range query {
+		if query.Get(name) == "" {
+			query.Del(name)
 		}
 	}
 	if limit != 0 {

@@ -13,14 +13,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"fenceline/lockd/lock"
 	"fenceline/lockd/lockapi"
 	"fenceline/lockd/lockclient"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // against returns a client of a server that answers as the handler does.
 func against(t *testing.T, handler http.HandlerFunc) *lockclient.Client {
