@@ -1,17 +1,20 @@
 package etcdtest
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Cluster is several members that are one etcd.
 type Cluster struct {
 	Members []*Member
+	client  *clientv3.Client
 }
 
 // StartCluster runs a cluster of that many members until the test ends.
@@ -22,20 +25,17 @@ func StartCluster(t testing.TB, size int) *Cluster {
 	for i := range size {
 		m := newMember(t, fmt.Sprintf("m%d", i))
 		c.Members = append(c.Members, m)
-		initial = append(initial, m.name+"="+m.peer.String())
+		initial = append(initial, m.name+"="+m.peer)
+		t.Cleanup(func() { m.Kill(t) })
 	}
-	t.Cleanup(func() {
-		for _, m := range c.Members {
-			m.Kill()
-		}
-	})
 	for _, m := range c.Members {
 		m.cluster = strings.Join(initial, ",")
-		require.NoError(t, m.launch())
+		m.launch(t)
 	}
 	for _, m := range c.Members {
-		require.NoError(t, m.await())
+		m.await(t, "ready", 1)
 	}
+	c.client = Connect(t, c.Endpoints()...)
 	return c
 }
 
@@ -48,23 +48,30 @@ func (c *Cluster) Endpoints() []string {
 	return endpoints
 }
 
-// Leader waits until all running members that aren't cut off agree on a leader among them, and returns it.
+// Leader waits until a running member leads, and returns it. Of several that believe so the one of the highest term does: one that was cut off may
+// believe it for a while.
 func (c *Cluster) Leader(t testing.TB) *Member {
 	t.Helper()
 	var leader *Member
 	require.Eventually(t, func() bool {
-		leader = c.leader()
+		leader = c.leader(t.Context())
 		return leader != nil
-	}, startTimeout, 10*time.Millisecond, "the cluster has no leader")
+	}, startTimeout, 20*time.Millisecond, "the cluster has no leader")
 	return leader
 }
 
-// leader is the running member that leads in the highest term: one that was cut off may believe for a while that it still leads.
-func (c *Cluster) leader() *Member {
+func (c *Cluster) leader(ctx context.Context) *Member {
 	var found *Member
+	var term uint64
 	for _, m := range c.Members {
-		if m.Running() && m.etcd.Server.Leader() == m.etcd.Server.MemberID() && (found == nil || m.etcd.Server.Term() > found.etcd.Server.Term()) {
-			found = m
+		if !m.Running() {
+			continue
+		}
+		one, cancel := context.WithTimeout(ctx, 2*time.Second)
+		status, err := c.client.Status(one, m.Endpoint())
+		cancel()
+		if err == nil && status.Leader == status.Header.MemberId && status.RaftTerm > term {
+			found, term = m, status.RaftTerm
 		}
 	}
 	return found
@@ -84,16 +91,23 @@ func (c *Cluster) Follower(t testing.TB) *Member {
 }
 
 // CutOff parts a member from the others, both ways. Clients still reach it.
-func (c *Cluster) CutOff(lonely *Member) { c.each(lonely, func(a, b *Member) { a.etcd.Server.CutPeer(b.etcd.Server.MemberID()) }) }
+func (c *Cluster) CutOff(t testing.TB, lonely *Member) {
+	t.Helper()
+	c.each(t, lonely, "cut")
+}
 
 // Mend takes CutOff back.
-func (c *Cluster) Mend(lonely *Member) { c.each(lonely, func(a, b *Member) { a.etcd.Server.MendPeer(b.etcd.Server.MemberID()) }) }
+func (c *Cluster) Mend(t testing.TB, lonely *Member) {
+	t.Helper()
+	c.each(t, lonely, "mend")
+}
 
-func (c *Cluster) each(lonely *Member, do func(a, b *Member)) {
+func (c *Cluster) each(t testing.TB, lonely *Member, command string) {
+	t.Helper()
 	for _, m := range c.Members {
 		if m != lonely && m.Running() {
-			do(m, lonely)
-			do(lonely, m)
+			m.tell(t, command, lonely.name)
+			lonely.tell(t, command, m.name)
 		}
 	}
 }

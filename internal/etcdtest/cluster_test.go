@@ -25,7 +25,7 @@ func TestClusterOutlivesItsLeader(t *testing.T) {
 	}
 	put("1")
 	old := cluster.Leader(t)
-	old.Kill()
+	old.Kill(t)
 	put("2")
 	require.NotEqual(t, old, cluster.Leader(t))
 	old.Restart(t)
@@ -46,8 +46,8 @@ func TestMinorityConfirmsNothing(t *testing.T) {
 		_, err := alone.Put(ctx, "k", "v")
 		return err
 	}
-	cluster.CutOff(lonely)
+	cluster.CutOff(t, lonely)
 	require.Error(t, write())
-	cluster.Mend(lonely)
+	cluster.Mend(t, lonely)
 	require.Eventually(t, func() bool { return write() == nil }, time.Minute, 10*time.Millisecond)
 }

@@ -1,31 +1,38 @@
-// Package etcdtest runs real etcd for tests: members embedded in the test's own process, on loopback, with ports and folders of their own.
+// Package etcdtest runs real etcd for tests: members in processes of their own, on loopback, with ports and folders of their own, to be killed and
+// restarted at will.
 package etcdtest
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"fenceline/internal/process"
 )
 
 // startTimeout bounds the start of a member on a busy machine.
-const startTimeout = 60 * time.Second
+const startTimeout = 2 * time.Minute
 
-// Member is one etcd server. Its address and its data stay the same when it is stopped and started again.
+// Member is one etcd server. Its address and its data stay the same when it is killed and started again.
 type Member struct {
 	name    string
 	dir     string
-	client  url.URL
-	peer    url.URL
+	client  string
+	peer    string
 	cluster string // name=peer of every member
-	etcd    *embed.Etcd
+	token   string
+	process *process.Process // nil: not running
 }
 
 // Start runs a single member until the test ends.
@@ -34,10 +41,20 @@ func Start(t testing.TB) *Member {
 	return StartCluster(t, 1).Members[0]
 }
 
+// StartOn runs a single member on a data folder that is there already, as a member that was restored from a backup does. Its name is "m0".
+func StartOn(t testing.TB, dir string) *Member {
+	t.Helper()
+	m := newMember(t, "m0")
+	m.dir, m.cluster = dir, "m0="+m.peer
+	t.Cleanup(func() { m.Kill(t) })
+	m.Restart(t)
+	return m
+}
+
 // newMember reserves what a member needs.
 func newMember(t testing.TB, name string) *Member {
 	t.Helper()
-	return &Member{name: name, dir: t.TempDir(), client: freeAddress(t), peer: freeAddress(t)}
+	return &Member{name: name, dir: t.TempDir(), client: freeAddress(t), peer: freeAddress(t), token: "fenceline-test"}
 }
 
 // Ports of members come from below those that systems hand out for outgoing connections: such a connection could take a member's
@@ -48,7 +65,7 @@ const (
 )
 
 // freeAddress finds a port that nobody uses. Somebody may take it before the member does; then the start fails and says so.
-func freeAddress(t testing.TB) url.URL {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 100 {
 		port := firstPort + rand.IntN(lastPort-firstPort) //nolint:gosec // no secret
@@ -57,72 +74,79 @@ func freeAddress(t testing.TB) url.URL {
 			continue
 		}
 		require.NoError(t, l.Close())
-		return url.URL{Scheme: "http", Host: l.Addr().String()}
+		return "http://" + l.Addr().String()
 	}
 	require.Fail(t, "no free port")
-	return url.URL{}
+	return ""
 }
 
 // Endpoint is where clients reach the member.
-func (m *Member) Endpoint() string { return m.client.String() }
+func (m *Member) Endpoint() string { return m.client }
 
 // Dir is the member's data folder.
 func (m *Member) Dir() string { return m.dir }
 
-func (m *Member) config() *embed.Config {
-	c := embed.NewConfig()
-	c.Name, c.Dir = m.name, m.dir
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{m.client}, []url.URL{m.client}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{m.peer}, []url.URL{m.peer}
-	c.InitialCluster = m.cluster
-	c.EnableGRPCGateway = false
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	return c
-}
+// Peer is where other members reach it.
+func (m *Member) Peer() string { return m.peer }
+
+// Running says whether the member runs.
+func (m *Member) Running() bool { return m.process != nil }
+
+// PID is the running member's process id.
+func (m *Member) PID() int { return m.process.PID() }
 
 // launch starts the member without waiting until it takes part.
-func (m *Member) launch() error {
-	etcd, err := embed.StartEtcd(m.config())
-	if err != nil {
-		return fmt.Errorf("start etcd member %s: %w", m.name, err)
-	}
-	m.etcd = etcd
-	return nil
+func (m *Member) launch(t testing.TB) {
+	t.Helper()
+	p, err := process.Start(t.Context(), process.Spec{
+		Name: "etcd-" + m.name, Path: program(t), LogDir: t.TempDir(),
+		Args: []string{"-name", m.name, "-dir", m.dir, "-client", m.client, "-peer", m.peer, "-cluster", m.cluster, "-token", m.token},
+	})
+	require.NoError(t, err)
+	m.process = p
 }
 
-// await waits until the member takes part in its cluster.
-func (m *Member) await() error {
-	timeout := time.NewTimer(startTimeout)
-	defer timeout.Stop()
-	select {
-	case <-m.etcd.Server.ReadyNotify():
-		return nil
-	case err := <-m.etcd.Err():
-		return fmt.Errorf("etcd member %s: %w", m.name, err)
-	case <-timeout.C:
-		return fmt.Errorf("etcd member %s isn't ready after %s", m.name, startTimeout)
-	}
+// await waits until the member has told of an event.
+func (m *Member) await(t testing.TB, event string, times int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	n := 0
+	_, err := m.process.WaitEvent(ctx, event, func(e process.Event) bool {
+		if e.Name() == event {
+			n++
+		}
+		return n == times
+	})
+	require.NoError(t, err)
 }
 
-// Kill ends the member at once: nothing is finished, nobody is told. What it had confirmed is on its disk.
-func (m *Member) Kill() {
-	if m.etcd == nil {
+// Kill ends the member with SIGKILL. What it had confirmed is on its disk.
+func (m *Member) Kill(t testing.TB) {
+	t.Helper()
+	if m.process == nil {
 		return
 	}
-	m.etcd.Server.HardStop()
-	m.etcd.Close()
-	m.etcd = nil
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, m.process.Kill(ctx))
+	m.process = nil
 }
 
 // Restart starts a killed member again on its data and waits until it takes part.
 func (m *Member) Restart(t testing.TB) {
 	t.Helper()
-	require.NoError(t, m.launch())
-	require.NoError(t, m.await())
+	m.launch(t)
+	m.await(t, "ready", 1)
 }
 
-// Running says whether the member runs.
-func (m *Member) Running() bool { return m.etcd != nil }
+// tell gives the member a command and waits until it is carried out.
+func (m *Member) tell(t testing.TB, command, other string) {
+	t.Helper()
+	before := len(m.process.Events(command))
+	require.NoError(t, m.process.Type(command+" "+other))
+	m.await(t, command, before+1)
+}
 
 // Connect returns a client of these endpoints that is closed when the test ends.
 func Connect(t testing.TB, endpoints ...string) *clientv3.Client {
@@ -132,3 +156,27 @@ func Connect(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
+
+var building sync.Mutex //nolint:gochecknoglobals // the program is built once for each test binary
+
+var built string //nolint:gochecknoglobals // where it is
+
+// program builds what a member runs. It goes without the race detector, which would slow down etcd and find nothing of ours; with -trimpath, as
+// `make build` does, so that what was compiled for one serves the other.
+func program(t testing.TB) string {
+	t.Helper()
+	building.Lock()
+	defer building.Unlock()
+	if built != "" {
+		return built
+	}
+	dir, err := os.MkdirTemp("", "fenceline-build-") // outlives the test that builds first; the system clears it
+	require.NoError(t, err)
+	path := filepath.Join(dir, "etcdmember")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", path, "fenceline/internal/etcdtest/cmd/etcdmember").CombinedOutput() //nolint:gosec // our own
+	require.NoError(t, err, "%s", out)
+	built = path
+	return built
+}
+
+func (m *Member) String() string { return fmt.Sprintf("%s at %s", m.name, m.client) }
