@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,6 +19,8 @@ const (
 	revokeEvery = 5
 	// hotAttempts bounds the acquires under way, so that the holder's release needn't queue behind two hundred of them.
 	hotAttempts = 8
+	// hotHeartbeat keeps sessions alive when a busy machine makes the fight a long one.
+	hotHeartbeat = 15 * time.Second
 )
 
 // TokensIncreaseOnAHotKey lets many clients fight for one key. Whoever is granted writes its token down while it holds the
@@ -27,15 +30,18 @@ func TokensIncreaseOnAHotKey(ctx context.Context, s Store) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for range hotClients {
 		group.Go(func() error {
-			c, err := newClientFor(ctx, s, lock.MaxSessionTTL) // on a busy machine the fight can outlast a shorter one
+			c, err := newClientFor(ctx, s, lock.MaxSessionTTL)
 			if err != nil {
 				return err
 			}
-			for granted := 0; granted < hotRounds; {
-				got, err := hot.once(ctx, c)
-				if errors.Is(err, lock.ErrSessionExpired) { // a very busy machine; sessions have scenarios of their own
-					c, err = newClientFor(ctx, s, lock.MaxSessionTTL)
+			for granted, beat := 0, time.Now(); granted < hotRounds; {
+				if time.Since(beat) > hotHeartbeat {
+					if _, _, _, err := s.Heartbeat(ctx, c.session.ID); err != nil {
+						return fmt.Errorf("heartbeat: %w", err)
+					}
+					beat = time.Now()
 				}
+				got, err := hot.once(ctx, c)
 				if err != nil {
 					return err
 				}

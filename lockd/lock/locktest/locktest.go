@@ -68,7 +68,7 @@ type client struct {
 
 func newClient(ctx context.Context, s Store) (*client, error) { return newClientFor(ctx, s, longTTL) }
 
-// newClientFor opens a session that lives for ttl; none of the scenarios sends heartbeats to keep one alive.
+// newClientFor opens a session that lives for ttl; only the fight for the hot key sends heartbeats.
 func newClientFor(ctx context.Context, s Store, ttl time.Duration) (*client, error) {
 	session, err := s.OpenSession(ctx, "owner-"+uuid.NewString()[:8], ttl)
 	if err != nil {

@@ -2,14 +2,18 @@ package locktest_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"fenceline/internal/etcdtest"
 	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres"
+	"fenceline/lockd/etcdstore"
 	"fenceline/lockd/lock/locktest"
 	"fenceline/lockd/pgstore"
 	"fenceline/migrations"
@@ -18,8 +22,13 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // backends is the other axis of the matrix. A backend joins by giving a constructor.
-func backends() map[string]func(t *testing.T) locktest.Store {
-	return map[string]func(t *testing.T) locktest.Store{"pg": newPGStore}
+func backends(t *testing.T) map[string]func(t *testing.T) locktest.Store {
+	t.Helper()
+	member := etcdtest.Start(t) // one for all of them, each under a prefix of its own
+	return map[string]func(t *testing.T) locktest.Store{
+		"pg":   newPGStore,
+		"etcd": func(t *testing.T) locktest.Store { t.Helper(); return newEtcdStore(t, member) },
+	}
 }
 
 func newPGStore(t *testing.T) locktest.Store {
@@ -38,13 +47,33 @@ func newPGStore(t *testing.T) locktest.Store {
 	}
 }
 
+func newEtcdStore(t *testing.T, member *etcdtest.Member) locktest.Store {
+	t.Helper()
+	prefix := uuid.NewString() + "/"
+	store, err := etcdstore.Open(etcdstore.Config{Endpoints: []string{member.Endpoint()}, Prefix: prefix, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	admin := etcdtest.Connect(t, member.Endpoint())
+	return locktest.Store{
+		Store: store,
+		ExpireSession: func(ctx context.Context, id uuid.UUID) error {
+			life, err := admin.Get(ctx, prefix+"session-life/"+id.String())
+			if err != nil || len(life.Kvs) == 0 {
+				return fmt.Errorf("find the session's lease: %d keys, %w", len(life.Kvs), err)
+			}
+			_, err = admin.Revoke(ctx, clientv3.LeaseID(life.Kvs[0].Lease)) // as etcd does when its time is over
+			return err
+		},
+	}
+}
+
 func TestMatrix(t *testing.T) {
 	t.Parallel()
-	for backend, open := range backends() {
+	for backend, open := range backends(t) {
 		for _, scenario := range locktest.Scenarios() {
 			t.Run(backend+"/"+scenario.Name, func(t *testing.T) {
 				t.Parallel()
-				ctx, cancel := context.WithTimeout(t.Context(), 110*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // seconds on a machine of its own
 				defer cancel()
 				require.NoError(t, scenario.Run(ctx, open(t)))
 			})
