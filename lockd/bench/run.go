@@ -177,7 +177,9 @@ const turnsOnHotKey = 3
 
 // handOver measures on a server of its own, since counting statements costs time.
 func (b *bench) handOver(ctx context.Context) (handover, error) {
-	database, err := b.startPostgres(ctx, "hot key", map[string]string{"shared_preload_libraries": "pg_stat_statements"})
+	database, err := b.startPostgres(ctx, "hot key", map[string]string{
+		"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "all", // also what functions run
+	})
 	if err != nil {
 		return handover{}, err
 	}

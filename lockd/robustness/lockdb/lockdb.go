@@ -15,10 +15,10 @@ import (
 	"fenceline/migrations"
 )
 
-const (
-	database = "lockdb"
-	login    = "lockd_login"
-)
+const database = "lockdb"
+
+// Login is the role that lockd connects as.
+const Login = "lockd_login"
 
 // Server is a PostgreSQL server with a migrated lockdb.
 type Server struct {
@@ -55,8 +55,8 @@ func (s *Server) prepare(ctx context.Context) error {
 		return err
 	}
 	password := rand.Text()
-	s.DatabaseURL = s.URLFor(database, login, password)
-	return s.execute(ctx, s.URL(database), fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s' IN ROLE lockapp", login, password))
+	s.DatabaseURL = s.URLFor(database, Login, password)
+	return s.execute(ctx, s.URL(database), fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s' IN ROLE lockapp", Login, password))
 }
 
 // OwnerURL is lockdb's URL for a superuser.
