@@ -80,3 +80,6 @@ func ServerTLS(pair *Source[tls.Certificate], authority *Source[Authority]) *tls
 	}
 	return config
 }
+
+// Pool returns the authority's certificates, for a client that believes servers by them.
+func (a Authority) Pool() *x509.CertPool { return a.pool }

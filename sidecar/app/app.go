@@ -53,6 +53,11 @@ type generation struct {
 	rules   *policy.Policy
 	backing *backing
 	store   checkedStore
+	tls     *tlsConfigs
+}
+
+func (g *generation) parts() proxy.Parts {
+	return proxy.Parts{Config: g.cfg, Rules: g.rules, Store: g.store, UpstreamTLS: g.tls.upstream}
 }
 
 // New reads the configuration file; the error lists everything that is wrong with it.
@@ -120,7 +125,7 @@ func (a *App) Start(ctx context.Context) error {
 		postgres.RegisterPoolMetrics(registry, "marks", currentPool{a})
 	}
 	a.metrics = newReloadMetrics(registry, g.hash)
-	data := proxy.New(g.cfg, g.rules, g.store, registry, a.logger.Named("proxy"))
+	data := proxy.New(g.parts(), registry, a.logger.Named("proxy"))
 	if g.backing.pool != nil {
 		a.recordRejections(g.cfg, registry)
 		data.RecordTo(a.recorder.Record)
@@ -146,6 +151,9 @@ func (g *generation) complete(ctx context.Context, on *backing) (err error) {
 	if g.rules, err = policy.New(g.cfg); err != nil {
 		return err
 	}
+	if g.tls, err = openTLS(g.cfg); err != nil {
+		return err
+	}
 	g.backing = on
 	if on == nil {
 		if g.backing, err = openBacking(ctx, g.cfg); err != nil {
@@ -167,6 +175,9 @@ func (a *App) listen(ctx context.Context, cfg *config.Config) error {
 	listener, err := daemon.Listen(ctx, cfg.Listen)
 	if err != nil {
 		return errors.Join(err, adminListener.Close())
+	}
+	if cfg.ListenTLS.On() {
+		listener = a.withTLS(listener)
 	}
 	a.cleanups.Push("admin", a.admin.Stop)
 	a.admin.Serve(adminListener, a.failed)

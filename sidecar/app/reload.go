@@ -114,7 +114,7 @@ func (a *App) reload(ctx context.Context) {
 		logFaults(a.logger, err)
 		return
 	}
-	drained := a.data.Swap(a.data.Current().Next(next.cfg, next.rules, next.store))
+	drained := a.data.Swap(a.data.Current().Next(next.parts()))
 	a.mu.Lock()
 	a.current = next
 	a.mu.Unlock()
@@ -195,6 +195,7 @@ func needsRestart(old, next *config.Config) error {
 	}
 	differs("id", old.ID == next.ID)
 	differs("listen", old.Listen == next.Listen)
+	differs("listen_tls (on or off)", old.ListenTLS.On() == next.ListenTLS.On())
 	differs("admin.listen", old.Admin == next.Admin)
 	differs("limits.head", old.Limits.Head == next.Limits.Head)
 	differs("limits.connections", old.Limits.Connections == next.Limits.Connections)

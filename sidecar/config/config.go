@@ -16,6 +16,7 @@ type Config struct {
 	ID        string
 	IDDefault bool // the id is the host name because the file gives none
 	Listen    string
+	ListenTLS ListenTLS
 	Admin     Admin
 	Upstream  Upstream
 	Store     Store
@@ -29,16 +30,35 @@ type Config struct {
 	Shutdown  Shutdown
 	// RejectionsKept is how long rows of fence.rejection stay.
 	RejectionsKept time.Duration
-	// SecretFiles are the files that secrets were read from (*_file).
+	// SecretFiles are the files that secrets were read from, and those of certificates (*_file).
 	SecretFiles []string
 }
 
 // Admin is the listener for health, metrics and operators.
 type Admin struct{ Listen string }
 
+// ListenTLS names the files, in PEM, for TLS with clients; all empty for plain HTTP.
+type ListenTLS struct {
+	CertificateFile string // with its chain
+	KeyFile         string
+	ClientCAFile    string // who issues client certificates, which then every client must show
+}
+
+// On says whether clients speak TLS.
+func (l ListenTLS) On() bool { return l.CertificateFile != "" }
+
+// UpstreamTLS names the files, in PEM, for TLS with the resource.
+type UpstreamTLS struct {
+	CAFile          string // whose certificates are believed; empty for the system's
+	CertificateFile string // the sidecar's own, if the resource asks for one
+	KeyFile         string
+	ServerName      string // the name that the resource's certificate must have
+}
+
 // Upstream is the one resource that the sidecar stands in front of.
 type Upstream struct {
-	URL             *url.URL      // scheme http with host:port and no path, or scheme unix with the socket's path
+	URL             *url.URL      // scheme http or https with host:port and no path, or scheme unix with the socket's path
+	TLS             UpstreamTLS   // with scheme https
 	AllowRemote     bool          // the host may be other than loopback
 	ConnectTimeout  time.Duration // bounds one dial
 	ResponseTimeout time.Duration // after this the outcome of a sent request is unknown

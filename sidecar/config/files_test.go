@@ -157,6 +157,8 @@ func TestReferenceShowsTheDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want.Listen, got.Listen)
 	require.Equal(t, want.Admin, got.Admin)
+	require.Equal(t, "https", got.Upstream.URL.Scheme, "its TLS is shown")
+	want.Upstream.URL.Scheme, want.Upstream.TLS = "https", got.Upstream.TLS
 	require.Equal(t, want.Upstream, got.Upstream)
 	want.Store.Postgres.URL = got.Store.Postgres.URL
 	require.Equal(t, want.Store, got.Store)

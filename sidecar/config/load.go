@@ -94,6 +94,7 @@ func (s section) config() *Config {
 	c := &Config{
 		ID:        s.id(),
 		Listen:    s.listen("listen", defaultListen),
+		ListenTLS: s.sub("listen_tls").listenTLS(),
 		Admin:     Admin{Listen: s.sub("admin").listen("listen", defaultAdminListen)},
 		Upstream:  s.sub("upstream").upstream(),
 		Store:     s.sub("store").store(),

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -255,8 +256,6 @@ func TestPartsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		{"order: admissions", "order: admissions\n    ownership: exclusive", "guards[0].ownership", "unsupported in this version: guards[0].ownership: exclusive; write ownership: shared"},
 		{"order: admissions", "order: admissions\n    unsettled: { after: 30s }", "guards[0].unsettled.after", "unsupported in this version: guards[0].unsettled.after; remove the key"},
 		{"id: s1", "tracing: { endpoint: http://h }", "tracing.endpoint", "unsupported in this version: tracing.endpoint; remove the key"},
-		{"url: http://127.0.0.1:8080", "url: https://127.0.0.1", "upstream.url", "unsupported in this version: upstream.url: TLS; write http://host:port or unix:/path"},
-		{"url: http://127.0.0.1:8080", "url: http://127.0.0.1:8080\n  tls: { ca_file: /x }", "upstream.tls.ca_file", "unsupported in this version: upstream.tls.ca_file; remove the key"},
 		{"id: s1", "admin: { token_file: /x }", "admin.token_file", "unsupported in this version: admin.token_file; remove the key"},
 	} {
 		fault := oneFault(t, c.old, c.replacement, c.key)
@@ -436,5 +435,49 @@ func TestMarksInAFileNeedNeitherTableNorLookup(t *testing.T) {
 		require.Len(t, faults, 1)
 		require.Equal(t, c.key, faults[0].Key)
 		require.Contains(t, faults[0].Message, c.says)
+	}
+}
+
+func TestTLSIsWholeOrNotThere(t *testing.T) {
+	t.Parallel()
+	cfg, err := load(strings.Replace(minimal, "url: http://127.0.0.1:8080", "url: https://localhost\n  tls: { ca_file: /ca, certificate_file: /c, key_file: /k }", 1) +
+		"listen_tls: { certificate_file: /lc, key_file: /lk, client_ca_file: /lca }\n")
+	require.NoError(t, err)
+	require.Equal(t, "localhost:443", cfg.Upstream.URL.Host)
+	require.Equal(t, UpstreamTLS{CAFile: "/ca", CertificateFile: "/c", KeyFile: "/k", ServerName: "localhost"}, cfg.Upstream.TLS)
+	require.Equal(t, ListenTLS{CertificateFile: "/lc", KeyFile: "/lk", ClientCAFile: "/lca"}, cfg.ListenTLS)
+	require.Subset(t, cfg.SecretFiles, []string{"/ca", "/c", "/k", "/lc", "/lk", "/lca"}, "a change of any of them is followed")
+	oneFault(t, "url: http://127.0.0.1:8080", "url: http://127.0.0.1:8080\n  tls: { ca_file: /x }", "upstream.tls")
+	oneFault(t, "url: http://127.0.0.1:8080", "url: https://127.0.0.1:8080\n  tls: { key_file: /x }", "upstream.tls.key_file")
+	oneFault(t, "id: s1", "id: s1\nlisten_tls: { certificate_file: /x }", "listen_tls.certificate_file")
+	oneFault(t, "id: s1", "id: s1\nlisten_tls: { client_ca_file: /x }", "listen_tls.client_ca_file")
+}
+
+func TestStreamingNeedsAKeyFromTheHead(t *testing.T) {
+	t.Parallel()
+	cfg, err := load(strings.Replace(minimal, "guard: account", "guard: account\n    stream: true", 1))
+	require.NoError(t, err)
+	require.True(t, cfg.Routes[0].Stream)
+	require.Contains(t, strings.Join(cfg.Warnings(), "\n"), "before its body has arrived", "its consequence is named")
+	fault := oneFault(t, "key: { path: account_id }", "stream: true\n    key: { json: /id }", "routes[0].stream")
+	require.Contains(t, fault.Message, "body")
+	faults := faultsOf(t, minimal+"  - { name: p, match: { methods: [GET] }, pass: true, stream: true }\n")
+	require.Len(t, faults, 1)
+	require.Equal(t, "routes[1].stream", faults[0].Key)
+}
+
+func TestTrustedPeersAreNetworks(t *testing.T) {
+	t.Parallel()
+	cfg, err := load(minimal + "forwarded: { trusted_peers: [10.1.0.0/16, \"::1\", 192.168.0.7] }\n")
+	require.NoError(t, err)
+	for peer, want := range map[string]bool{"10.1.9.9:1": true, "10.2.0.1:1": false, "[::1]:1": true, "[::ffff:10.1.2.3]:1": true, "192.168.0.7:9": true, "192.168.0.8:9": false} {
+		address, err := net.ResolveTCPAddr("tcp", peer)
+		require.NoError(t, err)
+		require.Equal(t, want, cfg.Forwarded.Trusts(address), peer)
+	}
+	require.False(t, cfg.Forwarded.Trusts(&net.UnixAddr{Name: "@"}))
+	for _, bad := range []string{"10.1.2.3/16", "localhost", "10.1.0.0/33", "fe80::1%eth0", ""} {
+		faults := faultsOf(t, minimal+"forwarded: { trusted_peers: [\""+bad+"\"] }\n")
+		require.Equal(t, "forwarded.trusted_peers", faults[0].Key, bad)
 	}
 }

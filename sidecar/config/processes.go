@@ -43,6 +43,9 @@ func (s section) upstream() Upstream {
 	if text == "" {
 		return u
 	}
+	if s.has("tls") && !strings.HasPrefix(text, "https:") {
+		s.fault("tls", "means nothing without TLS; write url: https://host:port")
+	}
 	if path, ok := strings.CutPrefix(text, "unix:"); ok {
 		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
 			s.fault("url", "want unix:/path of the resource's socket")
@@ -50,28 +53,63 @@ func (s section) upstream() Upstream {
 		u.URL = &url.URL{Scheme: "unix", Path: path}
 		return u
 	}
-	if strings.HasPrefix(text, "https:") {
-		s.faults.addUnsupported(s.where("url"), s.key("url"), ": TLS; write http://host:port or unix:/path")
-		return u
-	}
 	parsed, err := url.Parse(text)
 	switch {
-	case err != nil || parsed.Scheme != "http" || parsed.Hostname() == "" || parsed.User != nil ||
+	case err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Hostname() == "" || parsed.User != nil ||
 		parsed.Path != "" && parsed.Path != "/" || parsed.RawQuery != "" || parsed.Fragment != "":
-		s.fault("url", "want http://host:port without a path, or unix:/path")
+		s.fault("url", "want http://host:port or https://host:port without a path, or unix:/path")
 		return u
 	case !u.AllowRemote && !isLoopback(parsed.Hostname()):
 		s.fault("url", "the resource isn't on this machine, so others could reach it without the sidecar; write allow_remote: true if something else keeps them out")
 	}
 	port := parsed.Port()
 	if port == "" {
-		port = "80"
+		port = map[string]string{"http": "80", "https": "443"}[parsed.Scheme]
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		s.fault("url", "want a port from 1 to 65535")
 	}
-	u.URL = &url.URL{Scheme: "http", Host: net.JoinHostPort(parsed.Hostname(), port)}
+	u.URL = &url.URL{Scheme: parsed.Scheme, Host: net.JoinHostPort(parsed.Hostname(), port)}
+	if parsed.Scheme == "https" {
+		u.TLS = s.sub("tls").upstreamTLS(parsed.Hostname())
+	}
 	return u
+}
+
+func (s section) upstreamTLS(host string) UpstreamTLS {
+	t := UpstreamTLS{CAFile: s.file("ca_file"), ServerName: s.text("server_name", host)}
+	t.CertificateFile, t.KeyFile = s.pair()
+	return t
+}
+
+func (s section) listenTLS() ListenTLS {
+	t := ListenTLS{ClientCAFile: s.file("client_ca_file")}
+	t.CertificateFile, t.KeyFile = s.pair()
+	if t.ClientCAFile != "" && !t.On() {
+		s.fault("client_ca_file", "client certificates need TLS; give certificate_file and key_file too")
+	}
+	return t
+}
+
+// pair is a certificate and its key: both or none.
+func (s section) pair() (certificate, key string) {
+	certificate, key = s.file("certificate_file"), s.file("key_file")
+	if (certificate == "") != (key == "") {
+		s.fault(s.given("certificate_file", "key_file"), "want certificate_file and key_file, both or none")
+	}
+	return certificate, key
+}
+
+// file is the path of a file whose changes are followed.
+func (s section) file(name string) string {
+	if !s.has(name) {
+		return ""
+	}
+	path := s.required(name)
+	if path != "" {
+		s.secretFiles = append(s.secretFiles, path)
+	}
+	return path
 }
 
 func isLoopback(host string) bool {

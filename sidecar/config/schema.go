@@ -8,9 +8,9 @@ const schema = `
 version
 id
 listen
-listen_tls.certificate_file!
-listen_tls.key_file!
-listen_tls.client_ca_file!
+listen_tls.certificate_file
+listen_tls.key_file
+listen_tls.client_ca_file
 admin.listen
 admin.token_file!
 upstream.url
@@ -18,10 +18,10 @@ upstream.allow_remote
 upstream.connect_timeout
 upstream.response_timeout
 upstream.idle_timeout
-upstream.tls.ca_file!
-upstream.tls.certificate_file!
-upstream.tls.key_file!
-upstream.tls.server_name!
+upstream.tls.ca_file
+upstream.tls.certificate_file
+upstream.tls.key_file
+upstream.tls.server_name
 store.postgres.url
 store.postgres.url_file
 store.postgres.max_conns

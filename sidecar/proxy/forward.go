@@ -39,8 +39,9 @@ func (p *Proxy) forward(ctx context.Context, e *exchange, as decision) *refusal 
 // trip describes the request to the upstream.
 func (p *Proxy) trip(e *exchange) trip {
 	streamed := e.streamed() && e.request.Framed
+	peer := e.fast.RemoteAddr()
 	t := trip{
-		request: buildRequest(e.request, e.body, streamed, forwardedFor(e.request, e.fast.RemoteAddr(), p.cfg.Forwarded.Trusts(e.fast.RemoteAddr()))),
+		request: buildRequest(e.request, e.body, streamed, forwardedFor(e.request, peer, p.cfg.Forwarded.Trusts(peer), e.fast.IsTLS())),
 		head:    e.request.Method == fasthttp.MethodHead,
 		whole: func(r *fasthttp.Response) bool {
 			if e.match.Route != nil && e.match.Route.Guarded() && !e.match.Route.Stream {

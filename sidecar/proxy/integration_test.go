@@ -283,7 +283,7 @@ func TestDeadAndPoisonedConnectionsAreNotUsed(t *testing.T) {
 			t.Parallel()
 			resource := startUpstream(t, script)
 			u := &upstream{network: "tcp", address: resource.addr(), connectTimeout: time.Second, answerTimeout: 5 * time.Second, headLimit: 4096, bodyLimit: 1024}
-			t.Cleanup(u.closeIdle)
+			t.Cleanup(u.close)
 			for range 20 {
 				var response fasthttp.Response
 				end, _, err := u.exchange(t.Context(), trip{

@@ -3,6 +3,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"strings"
 	"sync"
@@ -42,26 +43,35 @@ type Proxy struct {
 	forwardFirst bool
 }
 
+// Parts are what a proxy is made of.
+type Parts struct {
+	Config      *config.Config
+	Rules       *policy.Policy
+	Store       mark.Store
+	UpstreamTLS *tls.Config // nil: plain
+}
+
 // New returns a proxy for a valid configuration.
-func New(cfg *config.Config, rules *policy.Policy, store mark.Store, registry prometheus.Registerer, logger hclog.Logger) *Proxy {
-	return build(cfg, rules, store, newMetrics(registry), logger)
+func New(parts Parts, registry prometheus.Registerer, logger hclog.Logger) *Proxy {
+	return build(parts, newMetrics(registry), logger)
 }
 
 // Next returns a proxy for another configuration that goes on with the same metrics.
-func (p *Proxy) Next(cfg *config.Config, rules *policy.Policy, store mark.Store) *Proxy {
-	next := build(cfg, rules, store, p.metrics, p.logger)
+func (p *Proxy) Next(parts Parts) *Proxy {
+	next := build(parts, p.metrics, p.logger)
 	next.record = p.record
 	return next
 }
 
-func build(cfg *config.Config, rules *policy.Policy, store mark.Store, metrics *metrics, logger hclog.Logger) *Proxy {
-	metrics.seed(cfg, rules.Routes())
+func build(parts Parts, metrics *metrics, logger hclog.Logger) *Proxy {
+	cfg := parts.Config
+	metrics.seed(cfg, parts.Rules.Routes())
 	p := &Proxy{
-		cfg: cfg, policy: rules, store: store, logger: logger,
+		cfg: cfg, policy: parts.Rules, store: parts.Store, logger: logger,
 		keys: mark.NewKeyCache(keyCacheSize),
 		upstream: &upstream{
 			connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout, idleTimeout: cfg.Upstream.IdleTimeout,
-			headLimit: int(cfg.Limits.Head), bodyLimit: int(cfg.Limits.Response),
+			headLimit: int(cfg.Limits.Head), bodyLimit: int(cfg.Limits.Response), tls: parts.UpstreamTLS,
 		},
 		metrics: metrics,
 		rules:   httpcheck.Rules{TokenHeader: cfg.Token.Header, OwnerHeader: cfg.Token.OwnerHeader, AllowedNames: cfg.Headers.Allow},
@@ -73,8 +83,8 @@ func build(cfg *config.Config, rules *policy.Policy, store mark.Store, metrics *
 	return p
 }
 
-// Close closes idle connections to the resource.
-func (p *Proxy) Close() { p.upstream.closeIdle() }
+// Close closes the connections to the resource as they become idle.
+func (p *Proxy) Close() { p.upstream.close() }
 
 // exchange is one request on its way through.
 type exchange struct {

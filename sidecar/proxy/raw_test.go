@@ -84,7 +84,7 @@ func startProxy(t *testing.T, text, upstream string, store mark.Store, change ..
 	require.NoError(t, err)
 	rules, err := policy.New(cfg)
 	require.NoError(t, err)
-	p := New(cfg, rules, store, prometheus.NewRegistry(), hclog.NewNullLogger())
+	p := New(Parts{Config: cfg, Rules: rules, Store: store}, prometheus.NewRegistry(), hclog.NewNullLogger())
 	for _, c := range change {
 		c(p)
 	}

@@ -31,7 +31,7 @@ func startImpatient(t *testing.T, upstream string, store mark.Store, log *locked
 	rules, err := policy.New(cfg)
 	require.NoError(t, err)
 	logger := hclog.New(&hclog.LoggerOptions{Output: log, JSONFormat: true})
-	p = New(cfg, rules, store, prometheus.NewRegistry(), logger)
+	p = New(Parts{Config: cfg, Rules: rules, Store: store}, prometheus.NewRegistry(), logger)
 	server := NewServer(p, cfg.Limits, logger)
 	server.ReadTimeout = 250 * time.Millisecond
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})

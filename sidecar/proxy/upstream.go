@@ -3,9 +3,11 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,8 +30,11 @@ type upstream struct {
 	headLimit      int
 	bodyLimit      int
 
-	mu   sync.Mutex
-	idle []*upstreamConn // newest last
+	tls *tls.Config // nil: plain
+
+	mu     sync.Mutex
+	idle   []*upstreamConn // newest last
+	closed bool
 }
 
 const (
@@ -109,7 +114,7 @@ func (u *upstream) exchange(ctx context.Context, t trip, response *fasthttp.Resp
 
 // putBack keeps a connection for the next request, or closes it.
 func (u *upstream) putBack(conn *upstreamConn, reusable bool) bool {
-	if !reusable || conn.reader.Buffered() > 0 {
+	if !reusable || conn.holdsMore() {
 		_ = conn.Close()
 		return false
 	}
@@ -130,14 +135,50 @@ func (u *upstream) connect(ctx context.Context) (*upstreamConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
+	if u.tls != nil {
+		if conn, err = u.handshake(ctx, conn); err != nil {
+			return nil, err
+		}
+	}
 	c := &upstreamConn{Conn: conn}
 	c.reader = bufio.NewReaderSize(c, u.headLimit)
 	return c, nil
 }
 
+// handshake begins TLS. Until it has succeeded nothing of a request has been sent.
+func (u *upstream) handshake(ctx context.Context, conn net.Conn) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.connectTimeout)
+	defer cancel()
+	secured := tls.Client(conn, u.tls)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("connect: TLS: %w", err)
+	}
+	return secured, nil
+}
+
+// holdsMore says whether something came after the response that was read. With TLS it may have been decrypted already, where a look at the socket doesn't
+// find it: a read that may not wait does.
+func (c *upstreamConn) holdsMore() bool {
+	if c.reader.Buffered() > 0 {
+		return true
+	}
+	if _, secured := c.Conn.(*tls.Conn); !secured {
+		return false
+	}
+	if err := c.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		return true
+	}
+	_, err := c.reader.Peek(1)
+	return !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
 // quiet looks at an idle connection without taking anything from it: it must be open and have nothing to read. Bytes that wait there are a
 // response that nobody asked for, and would be taken for the answer to the next request.
 func quiet(conn net.Conn) bool {
+	if secured, is := conn.(*tls.Conn); is {
+		conn = secured.NetConn()
+	}
 	socket, ok := conn.(syscall.Conn)
 	if !ok {
 		return false
@@ -170,6 +211,10 @@ func (u *upstream) putIdle(conn *upstreamConn) {
 	conn.since = time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.closed { // a response that was still being passed on when the configuration changed
+		_ = conn.Close()
+		return
+	}
 	if len(u.idle) >= maxIdle {
 		_ = u.idle[0].Close()
 		u.idle = append(u.idle[:0], u.idle[1:]...)
@@ -177,8 +222,11 @@ func (u *upstream) putIdle(conn *upstreamConn) {
 	u.idle = append(u.idle, conn)
 }
 
-// closeIdle closes every idle connection.
-func (u *upstream) closeIdle() {
+// close closes every idle connection, and those that become idle later.
+func (u *upstream) close() {
+	u.mu.Lock()
+	u.closed = true
+	u.mu.Unlock()
 	for conn := u.takeIdle(); conn != nil; conn = u.takeIdle() {
 		_ = conn.Close()
 	}

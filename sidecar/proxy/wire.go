@@ -39,7 +39,7 @@ func buildRequest(r httpcheck.Request, body []byte, streamed bool, from []httpch
 }
 
 // forwardedFor says where a request came from: from this peer. What a trusted peer says is kept, and the peer added to the addresses.
-func forwardedFor(r httpcheck.Request, peer net.Addr, trusted bool) []httpcheck.Header {
+func forwardedFor(r httpcheck.Request, peer net.Addr, trusted, secured bool) []httpcheck.Header {
 	var addresses []string
 	var out []httpcheck.Header
 	said := map[string]bool{}
@@ -59,7 +59,11 @@ func forwardedFor(r httpcheck.Request, peer net.Addr, trusted bool) []httpcheck.
 	if len(addresses) > 0 {
 		out = append(out, httpcheck.Header{Name: "X-Forwarded-For", Value: strings.Join(addresses, ", ")})
 	}
-	for _, ours := range []httpcheck.Header{{Name: "X-Forwarded-Host", Value: r.Host}, {Name: "X-Forwarded-Proto", Value: "http"}} {
+	proto := "http"
+	if secured {
+		proto = "https"
+	}
+	for _, ours := range []httpcheck.Header{{Name: "X-Forwarded-Host", Value: r.Host}, {Name: "X-Forwarded-Proto", Value: proto}} {
 		if !said[strings.ToLower(ours.Name)] {
 			out = append(out, ours)
 		}
