@@ -307,38 +307,3 @@ func TestLockdAnswersOnAUnixSocket(t *testing.T) {
 	_, err = acquire(t, c, "k", time.Minute)
 	require.NoError(t, err)
 }
-
-// The events of a real process, parsed.
-func TestEventsOfAGrantsLifeCarryTheirFields(t *testing.T) {
-	t.Parallel()
-	p, base, _ := serve(t, pgtest.Login(t, pgtest.Database(t, migrations.LockDB()), "lockapp"))
-	c := client(t, base)
-	_, err := acquire(t, c, "expires", 100*time.Millisecond)
-	require.NoError(t, err)
-	grant, err := acquire(t, c, "released", time.Minute)
-	require.NoError(t, err)
-	_, err = c.Release(t.Context(), "released", lock.Token(grant.FencingToken))
-	require.NoError(t, err)
-	_, err = acquire(t, c, "revoked", time.Minute)
-	require.NoError(t, err)
-	_, err = c.Revoke(t.Context(), "revoked", lockapi.RevokeRequest{Operator: "op", Reason: "it is stuck"})
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for name, want := range map[string]struct {
-		level  string
-		fields []string
-	}{
-		"lock_granted":  {"info", []string{"lockKey", "token", "backend", "leaseMillis", "waitMillis", "ownerId", "traceId"}},
-		"lock_released": {"info", []string{"lockKey", "token", "heldMillis", "stale", "ownerId", "traceId"}},
-		"lock_revoked":  {"warn", []string{"lockKey", "token", "revokedBy", "reason", "ownerId", "traceId"}},
-		"lease_expired": {"warn", []string{"lockKey", "token", "overdueMillis"}},
-	} {
-		event, err := p.WaitEvent(ctx, name, func(e process.Event) bool { return e.Name() == name })
-		require.NoError(t, err)
-		for _, field := range append(want.fields, "@timestamp", "@message") {
-			require.Contains(t, event, field, name)
-		}
-		require.Equal(t, []string{want.level, "lockd"}, []string{event.Text("@level"), event.Text("service")}, name)
-	}
-}
