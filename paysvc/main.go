@@ -31,6 +31,7 @@ type cli struct {
 	Executor  app.Executor  `cmd:"" help:"Run the payout-executor, the worker."`
 	Reconcile app.Reconcile `cmd:"" help:"Compare payouts, submissions, ledger and balances with the rail."`
 	Relay     app.Relay     `cmd:"" help:"Deliver the outbox: tell others what has happened to payouts."`
+	Abandon   app.Abandon   `cmd:"" help:"Give a payout up, as an operator."`
 	Migrate   app.Migrate   `cmd:"" help:"Bring paydb's schema up to date."`
 	Seed      app.Seed      `cmd:"" help:"Create synthetic accounts and pending payouts."`
 	Version   versionCmd    `cmd:"" help:"Print the version."`
