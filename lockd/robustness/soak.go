@@ -86,10 +86,9 @@ func (s Soak) window(ctx context.Context, total Total, since time.Time) (*Histor
 	}
 	history := Workload{
 		Clients: s.Clients, Keys: Keys(total.Windows, s.Keys), For: s.Window, Wait: wait, Think: 5 * time.Millisecond, Timeout: 600 * time.Millisecond,
-		ShortTTL: s.Backend.ShortTTL, LongTTL: s.Backend.LongTTL, SessionTTL: s.Backend.SessionTTL,
+		ShortTTL: s.Backend.ShortTTL, LongTTL: s.Backend.LongTTL, SessionTTL: s.Backend.SessionTTL, Late: s.Backend.Late,
 		Seed: s.Seed + uint64(total.Windows), Above: total.Highest, Target: s.System.Target, Since: since, //nolint:gosec // a small number
 	}.Run(ctx)
-	history.Late = s.Backend.Late
 	result := <-trouble
 	return history, result.faults, result.err
 }

@@ -28,8 +28,9 @@ type Workload struct {
 	// Hot lets clients do nothing but take and release.
 	Hot  bool
 	Seed uint64
-	// Above is a token that was granted before.
+	// Above is a token that was granted before, Late how long after its time a grant may still be there for the store.
 	Above int64
+	Late  time.Duration
 	// Target is asked for a replica's base URL before each operation.
 	Target func(rng *rand.Rand) string
 	// Since is the beginning of the run.
@@ -38,7 +39,7 @@ type Workload struct {
 
 // Run lets the clients loose and returns what they saw.
 func (w Workload) Run(ctx context.Context) *History {
-	history := &History{Above: w.Above, Queued: w.Wait > 0}
+	history := &History{Above: w.Above, Late: w.Late, Queued: w.Wait > 0}
 	transport := &http.Transport{MaxIdleConnsPerHost: w.Clients, IdleConnTimeout: 5 * time.Second}
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, w.For)
