@@ -26,13 +26,13 @@ TEST          := $(GO) test -race -timeout 10m
 .PHONY: help
 help: ## Show this list
 	@printf 'Usage: make TARGET [VARIABLE=value]\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\nVariables: N=5 repeats the demo, KEEP=1 leaves it running, PG_MAJOR=16 is the PostgreSQL that is used,\n           FOR=10m is how long the soak takes.\n'
 
 .PHONY: build
-build: ## Build lockd, sidecar, paysvc and the demo into bin/
+build: ## Build lockd, sidecar, paysvc and the demos into bin/
 	@mkdir -p bin
-	@for program in lockd sidecar paysvc examples/payouts; do \
+	@for program in lockd sidecar paysvc examples/payouts examples/anyservice; do \
 		echo "building bin/$${program##*/} (the first time a minute or two for all, then a second)"; \
 		$(GO) build -trimpath -o bin/ ./$$program; \
 	done
@@ -40,6 +40,11 @@ build: ## Build lockd, sidecar, paysvc and the demo into bin/
 .PHONY: demo
 demo: deps build ## Run the experiment: money is paid twice without the sidecar, never with it
 	@bin/payouts --bin bin --repeat $(N) $(if $(KEEP),--keep)
+
+.PHONY: demo-anyservice
+demo-anyservice: build ## Put the sidecar before nginx, with its marks in a file: a late writer overwrites a file, then is refused
+	@scripts/deps nginx curl
+	@bin/anyservice --bin bin
 
 .PHONY: test
 test: deps ## Run every test that fits ten minutes, on real servers, with the race detector
@@ -72,6 +77,10 @@ lint: ## Run vet, the linter and the formatter's check; go.mod must be tidy
 	@echo "go mod tidy -diff"; $(GO) mod tidy -diff
 	@echo "go vet"; $(GO) vet ./...
 	@echo "golangci-lint (the first run builds it, about two minutes)"; $(GOLANGCI_LINT) run ./...
+
+.PHONY: docs
+docs: ## Write docs/configuration.md anew from the reference configuration
+	@FENCELINE_UPDATE_DOCS=1 $(GO) test -count=1 -run TestConfigurationDocumentIsUpToDate ./sidecar/config
 
 .PHONY: fmt
 fmt: ## Format the code (gofumpt)

@@ -133,6 +133,24 @@ func TestConfigurationThatIsWrongKeepsTheOneBefore(t *testing.T) {
 	require.Equal(t, http.StatusConflict, status, "the marks are those of before: %s", body)
 }
 
+// The way that docs/adoption.md leads: what shadow raised counts when the route is enforced.
+func TestRouteGoesFromShadowToEnforceWithItsMarks(t *testing.T) {
+	t.Parallel()
+	f := newFileSidecar(t, resource(t, nil))
+	rewrite(t, f.config, strings.Replace(fileConfig, "admit: newer,", "admit: newer, mode: shadow,", 1))
+	f.start(t)
+	for _, token := range []int64{5, 4} {
+		status, body := f.put(t, "a", token)
+		require.Equal(t, http.StatusOK, status, body)
+	}
+	rewrite(t, f.config, fileConfig)
+	require.NoError(t, syscall.Kill(f.PID(), syscall.SIGHUP))
+	f.eventually(t, "reload", func() bool { return len(f.Events("config_reloaded")) == 1 })
+	status, body := f.put(t, "a", 4)
+	require.Equal(t, http.StatusConflict, status, body)
+	require.Contains(t, body, `"highestToken":5`)
+}
+
 func TestChangedFileIsTakenUpWithoutASignal(t *testing.T) {
 	t.Parallel()
 	f := newFileSidecar(t, resource(t, nil))
