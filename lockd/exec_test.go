@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
@@ -59,12 +58,8 @@ func says(t *testing.T, p *process.Process, name string) process.Event {
 
 // running says whether a process executes, or could: neither gone nor a zombie.
 func running(pid int64) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, after, _ := strings.Cut(string(stat), ") ")
-	return after != "" && after[0] != 'Z' && after[0] != 'X'
+	state := stateOf(pid)
+	return state != "" && state != "Z" && state != "X"
 }
 
 func gone(t *testing.T, pid int64) {
@@ -306,14 +301,6 @@ func TestExecThatWakesAfterItsLeaseEndsItsCommand(t *testing.T) {
 func TestCtrlZStopsBothAndTheCommandGoesOnOnlyUnderItsLock(t *testing.T) {
 	t.Parallel()
 	_, api := lockService(t)
-	state := func(pid int64) string {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return ""
-		}
-		_, after, _ := strings.Cut(string(stat), ") ")
-		return after[:1]
-	}
 	for name, c := range map[string]struct {
 		ttl  string
 		late bool
@@ -325,7 +312,7 @@ func TestCtrlZStopsBothAndTheCommandGoesOnOnlyUnderItsLock(t *testing.T) {
 			p := execute(t, api, key, hello+`read x; echo '{"event":"ran on"}'; exit 5`, "--ttl", c.ttl)
 			pid := says(t, p, "hello").Int("pid")
 			require.NoError(t, syscall.Kill(p.PID(), syscall.SIGTSTP))
-			require.Eventually(t, func() bool { return state(int64(p.PID())) == "T" && state(pid) == "T" }, execPatience, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return stateOf(int64(p.PID())) == "T" && stateOf(pid) == "T" }, execPatience, 5*time.Millisecond)
 			if c.late {
 				require.Eventually(t, func() bool { return !held(t, api, key) }, execPatience, 20*time.Millisecond)
 			}

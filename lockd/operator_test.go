@@ -1,17 +1,22 @@
 package main
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"fenceline/internal/credential/credtest"
+	"fenceline/internal/pgserver/pgtest"
 	"fenceline/lockd/lockapi"
+	"fenceline/migrations"
 )
 
 func TestInspectShowsTheHolderAndRevokeEndsIt(t *testing.T) {
@@ -121,4 +126,55 @@ func TestClientCommandsTeach(t *testing.T) {
 	code, output = run(t, nil, "inspect", "k", "--ca-file", "/nowhere")
 	require.Equal(t, 1, code)
 	require.Contains(t, output, "ca-file")
+}
+
+// Every client command against a lockd that asks who calls, in all of its ways at once.
+func TestClientCommandsSayWhoCalls(t *testing.T) {
+	t.Parallel()
+	authority := credtest.NewAuthority(t)
+	serverCert, serverKey := authority.Issue("lockd", x509.ExtKeyUsageServerAuth, time.Hour)
+	clientCert, clientKey := authority.Issue("worker", x509.ExtKeyUsageClientAuth, time.Hour)
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		credtest.Write(t, path, content)
+		return path
+	}
+	ca := file("ca.pem", string(authority.PEM()))
+	client, operator := file("client-token", "client-token-0123456789"), file("operator-token", "operator-token-0123456789")
+	_, api, _ := serve(t, pgtest.Login(t, pgtest.Database(t, migrations.LockDB()), "lockapp"),
+		"--tls-cert", serverCert, "--tls-key", serverKey, "--tls-client-ca", ca, "--client-token-file", client, "--operator-token-file", operator)
+	api = strings.Replace(api, "http:", "https:", 1)
+	transport := []string{"LOCKD_URL=" + api, "LOCKD_CA_FILE=" + ca, "LOCKD_CERT_FILE=" + clientCert, "LOCKD_KEY_FILE=" + clientKey}
+	asClient, asOperator := append(transport, "LOCKD_TOKEN_FILE="+client), append(transport, "LOCKD_TOKEN_FILE="+operator)
+
+	holder := start(t, asClient, "exec", "--key", "k", "--", "/bin/sh", "-c", hello+"read x")
+	token := says(t, holder, "hello").Text("token")
+	code, output := run(t, asClient, "inspect", "k")
+	require.Zero(t, code, output)
+	require.Contains(t, output, "token "+token)
+
+	revoke := []string{"revoke", "k", "--operator", "alice", "--reason", "host lost for good", "--expected-token", token}
+	for name, c := range map[string]struct {
+		env  []string
+		args []string
+		says string
+	}{
+		"no token":                    {transport, []string{"inspect", "k"}, "UNAUTHENTICATED"},
+		"no certificate":              {[]string{"LOCKD_URL=" + api, "LOCKD_CA_FILE=" + ca, "LOCKD_TOKEN_FILE=" + client}, []string{"inspect", "k"}, "certificate"},
+		"unknown authority":           {[]string{"LOCKD_URL=" + api, "LOCKD_TOKEN_FILE=" + client}, []string{"inspect", "k"}, "certificate"},
+		"revoke needs an operator":    {asClient, revoke, "FORBIDDEN"},
+		"a list needs an operator":    {asClient, []string{"inspect"}, "FORBIDDEN"},
+		"exec isn't for nobody":       {transport, []string{"exec", "--key", "other", "--", "true"}, "UNAUTHENTICATED"},
+		"certificate without a key":   {asClient[:3], []string{"inspect", "k"}, "key-file"},
+		"token file that isn't there": {append(transport, "LOCKD_TOKEN_FILE=/nowhere"), []string{"inspect", "k"}, "bearer token"},
+	} {
+		code, output := run(t, c.env, c.args...)
+		require.NotZero(t, code, name)
+		require.Contains(t, output, c.says, name)
+		require.NotContains(t, output, "0123456789", name)
+	}
+	code, output = run(t, asOperator, revoke...)
+	require.Zero(t, code, output)
+	require.Equal(t, 75, ends(t, holder))
 }

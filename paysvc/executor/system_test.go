@@ -118,7 +118,7 @@ func (s *system) process(t *testing.T, name, program string, args []string, env 
 // worker starts an executor against the unguarded system; flags given later win.
 func (s *system) worker(t *testing.T, owner string, flags ...string) *process.Process {
 	t.Helper()
-	args := append([]string{"executor", "--owner", owner, "--lockd", s.lockd, "--resource", s.resource, "--rail-proxy", s.rail, "--lock-ttl", "1s"}, flags...)
+	args := append([]string{"executor", "--owner", owner, "--lockd", s.lockd, "--resource", s.resource, "--rail-proxy", s.rail, "--lock-ttl", "2s"}, flags...)
 	return s.process(t, owner, "paysvc", args)
 }
 
