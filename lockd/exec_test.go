@@ -350,7 +350,7 @@ func TestExecOfTheDocsWorks(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "lockd"), []byte("#!/bin/sh\n"+runMain+"=1 exec "+self+` "$@"`+"\n"), 0o700)) //nolint:gosec // it must be executable
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "lockd"), []byte("#!/bin/sh\n"+runMain+"=1 exec "+self+` "$@"`+"\n"), 0o700))
 	shell := osexec.CommandContext(t.Context(), "/bin/sh", "-c", string(block[1]))
 	shell.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "LOCKD_URL=" + api}
 	out, err := shell.CombinedOutput()
