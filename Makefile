@@ -46,6 +46,10 @@ demo-anyservice: build ## Put the sidecar before nginx, with its marks in a file
 	@scripts/deps nginx curl
 	@bin/anyservice --bin bin
 
+.PHONY: demo-all
+demo-all: deps build ## Run the experiment in every set-up and with each guard alone; one table
+	@bin/payouts --bin bin --all --repeat $(N)
+
 .PHONY: test
 test: deps ## Run every test that fits ten minutes, on real servers, with the race detector
 	@$(WITH_POSTGRES) $(TEST) ./...

@@ -29,6 +29,7 @@ without these, from two servers that are found or fetched and removed at the end
 type options struct {
 	Bin    string        `help:"Folder with the built programs lockd, sidecar and paysvc." default:"bin" type:"existingdir"`
 	Repeat int           `help:"Run everything this many times and require the same verdict each time." default:"1" name:"repeat"`
+	All    bool          `help:"Play every set-up, plain and fenced, and each guard alone, and print the numbers in one table."`
 	Keep   bool          `help:"At the end start the guarded system once more, print its addresses, and leave it running until Ctrl-C."`
 	Limit  time.Duration `help:"Time limit for one run." default:"2m"`
 	Config string        `help:"Folder with the configuration files." default:"configs" type:"existingdir"`
@@ -72,11 +73,19 @@ func run(ctx context.Context, opts options) (err error) {
 	if opts.Repeat > 1 {
 		fmt.Fprintf(os.Stdout, "\n%d of %d runs gave the same verdict.\n", opts.Repeat, opts.Repeat)
 	}
-	fmt.Fprintln(os.Stdout, "\nverdict: without sidecar CORRUPTED, with sidecar HELD")
+	fmt.Fprintln(os.Stdout, "\n"+verdict(opts))
 	if opts.Keep {
 		return bench.Keep(ctx, guarded())
 	}
 	return nil
+}
+
+// verdict is the last line of a success.
+func verdict(opts options) string {
+	if opts.All {
+		return "verdict: without a guard CORRUPTED; with sidecars HELD; fenced HELD; each guard alone protects its own place and no other"
+	}
+	return "verdict: without sidecar CORRUPTED, with sidecar HELD"
 }
 
 // guarded is the set-up that --keep leaves running.
@@ -87,19 +96,30 @@ func guarded() experiment.Setup {
 
 // runOnce plays every set-up once and judges each: an error is any outcome but the expected one.
 func runOnce(ctx context.Context, bench *experiment.Bench, opts options) error {
-	for _, setup := range experiment.Plain() {
+	setups := experiment.Plain()
+	if opts.All {
+		setups = experiment.All()
+	}
+	var results []experiment.Result
+	for _, setup := range setups {
 		runCtx, cancel := context.WithTimeoutCause(ctx, opts.Limit, fmt.Errorf("no end after %s", opts.Limit))
 		result, err := bench.Run(runCtx, setup)
 		cancel()
 		if err != nil {
 			return err
 		}
-		if err := result.Print(os.Stdout); err != nil {
-			return err
+		results = append(results, result)
+		if !opts.All {
+			if err := result.Print(os.Stdout); err != nil {
+				return err
+			}
 		}
 		if err := experiment.Judge(result); err != nil {
-			return err
+			return errors.Join(err, result.Print(os.Stdout))
 		}
+	}
+	if opts.All {
+		return experiment.PrintAll(os.Stdout, results)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"fenceline/internal/pgserver"
 	"fenceline/internal/process"
+	"fenceline/paysvc/invariant"
 )
 
 // databases are the two databases of one run and the logins that its processes use. No
@@ -38,6 +39,7 @@ type login struct {
 const (
 	groupLockd          = "lockapp"
 	groupResource       = "payapp"
+	groupResourceFenced = "payapp_fenced"
 	groupRailProxy      = "railapp"
 	groupSidecarAccount = "fence_account"
 	groupSidecarRail    = "fence_rail"
@@ -67,7 +69,20 @@ func (b *Bench) prepareDatabases(ctx context.Context, run, logDir string) (*data
 			return nil, errors.Join(err, d.drop(ctx))
 		}
 	}
+	if err := d.keepHistory(ctx); err != nil {
+		return nil, errors.Join(err, d.drop(ctx))
+	}
 	return d, nil
+}
+
+// keepHistory makes paydb write down every change, for the invariants that the final state can't show. The database lives as long as the run.
+func (d *databases) keepHistory(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, d.pay.URL(d.payName))
+	if err != nil {
+		return fmt.Errorf("connect to paydb: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return invariant.InstallHistory(ctx, conn)
 }
 
 // runToEnd runs a command and wants exit code 0.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,6 +53,7 @@ func TestExperiment(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, Judge(bare))
 	require.Equal(t, "CORRUPTED", bare.Verdict())
+	require.Equal(t, []string{"INV-02", "INV-03"}, bare.Invariants.Broken())
 	require.Len(t, bare.Scenes[0].Truth.Transfers, 2, "A stopped before its submit: the rail paid twice")
 	require.Len(t, bare.Scenes[1].Truth.Transfers, 1, "A stopped before its post: only the account is wrong")
 
@@ -66,9 +68,21 @@ func TestExperiment(t *testing.T) {
 	require.Contains(t, out.String(), "worker-a1 at guard rail: token")
 }
 
+// The fenced system by itself: no sidecar, and the processes refuse.
+func TestExperimentOnTheFencedSystem(t *testing.T) {
+	ctx, b, out := newBench(t)
+	i := slices.IndexFunc(All(), func(s Setup) bool { return s.Name == "fenced" })
+	fenced, err := b.Run(ctx, All()[i])
+	require.NoError(t, err)
+	require.NoError(t, Judge(fenced))
+	require.Equal(t, "HELD", fenced.Verdict())
+	require.NoError(t, PrintAll(out, []Result{fenced}))
+	require.Contains(t, out.String(), "worker-a2 at guard account: token")
+}
+
 func TestExperimentFailsWhenTheSidecarsEnforceNothing(t *testing.T) {
 	ctx, b, _ := newBench(t)
-	result, err := b.Run(ctx, Setup{Name: "unenforced", Title: "plain with sidecars that enforce nothing", Sidecars: true, Unenforced: true})
+	result, err := b.Run(ctx, Setup{Name: "unenforced", Title: "plain with sidecars that enforce nothing", Sidecars: Both(), Unenforced: true})
 	require.NoError(t, err)
 	require.Equal(t, "CORRUPTED", result.Verdict())
 	require.ErrorContains(t, Judge(result), "the guarded system is corrupted")

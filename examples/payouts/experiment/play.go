@@ -43,6 +43,10 @@ func (b *Bench) play(ctx context.Context, s *System) (Result, error) {
 		return Result{}, err
 	}
 	b.Progress("%s: reading the truth from paydb and the rail's log", s.Setup.Title)
+	report, err := s.checkInvariants(ctx)
+	if err != nil {
+		return Result{}, err
+	}
 	for i := range scenes {
 		payoutID := scenes[i].Truth.PayoutID
 		if scenes[i].Truth, err = readTruth(ctx, s.databases.pay.URL(s.databases.payName), s.railLog, payoutID); err != nil {
@@ -50,7 +54,7 @@ func (b *Bench) play(ctx context.Context, s *System) (Result, error) {
 		}
 		scenes[i].Refusals = s.refusals(scenes[i])
 	}
-	return Result{Setup: s.Setup, Scenes: scenes}, nil
+	return Result{Setup: s.Setup, Scenes: scenes, Invariants: report}, nil
 }
 
 // playScene is the story of one payout.
@@ -176,12 +180,12 @@ func (s *System) waitExpired(ctx context.Context, account string) error {
 	}
 }
 
-// refusals are the requests of the scene's workers that the sidecars fenced out, from
+// refusals are the requests of the scene's workers that the guards fenced out, from
 // their own logs.
 func (s *System) refusals(scene Scene) []Refusal {
 	var list []Refusal
-	for _, sidecar := range s.sidecars {
-		for _, e := range sidecar.Events("fenced_out") {
+	for _, guard := range s.guards {
+		for _, e := range guard.Events("fenced_out") {
 			if owner := e.Text("ownerId"); owner == scene.OwnerA || owner == scene.OwnerB {
 				list = append(list, Refusal{
 					Guard: e.Text("resource"), Owner: owner, Route: e.Text("route"),

@@ -3,6 +3,7 @@ package experiment
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -41,13 +42,67 @@ func (r Result) rows() [][]string {
 		row("ledger debits", func(s Scene) string { return fmt.Sprintf("%d × %s", s.Truth.DebitRows, perRow(s.Truth)) }),
 		row("balance / Σ entries", func(s Scene) string { return compare(s.Truth.Balance, s.Truth.EntriesSum) }),
 		row("clearing / Σ entries", func(s Scene) string { return compare(s.Truth.ClearingBalance, s.Truth.ClearingSum) }),
-		row("money", func(s Scene) string {
-			if len(s.Truth.Corruption()) > 0 {
-				return "CORRUPTED"
-			}
-			return "right"
-		}),
+		row("money", r.money),
 	}
+}
+
+func (r Result) money(s Scene) string {
+	if len(r.Setup.corruption(s)) > 0 {
+		return "CORRUPTED"
+	}
+	return "right"
+}
+
+// PrintAll writes one table for all set-ups: a line for each scene.
+func PrintAll(w io.Writer, results []Result) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, strings.Join([]string{
+		"\nset-up", "A stopped before", "tokens A, B", "rail received", "ledger debits", "balance / Σ entries", "refused", "broken", "money", "verdict",
+	}, "\t"))
+	for _, r := range results {
+		for i, s := range r.Scenes {
+			title, verdict := "", ""
+			if i == 0 {
+				title, verdict = r.Setup.Title, r.verdictWhere()
+			}
+			fmt.Fprintln(table, strings.Join([]string{
+				title, s.Step, fmt.Sprintf("%d, %d", s.TokenA, s.TokenB), transfers(s.Truth.Transfers), fmt.Sprintf("%d × %s", s.Truth.DebitRows, perRow(s.Truth)),
+				compare(s.Truth.Balance, s.Truth.EntriesSum), refusals(s.Refusals), broken(r, s), r.money(s), verdict,
+			}, "\t"))
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
+
+// verdictWhere is the verdict, and with one guard alone where it held.
+func (r Result) verdictWhere() string {
+	if r.Setup.whole() || !r.Setup.guarded(guardAccount) && !r.Setup.guarded(guardRail) {
+		return r.Verdict()
+	}
+	var held []string
+	for _, s := range r.Scenes {
+		if len(r.Setup.corruption(s)) == 0 {
+			held = append(held, s.Guard)
+		}
+	}
+	return "HELD at " + strings.Join(held, " and ") + " only"
+}
+
+// broken names the invariants that are violated for the scene's payout, account or lock.
+func broken(r Result, s Scene) string {
+	var names []string
+	for _, v := range r.Invariants.Violations {
+		if (v.PayoutID == s.Truth.PayoutID || v.Account == s.Truth.AccountID || v.Account == "payout:"+s.Truth.AccountID) && !slices.Contains(names, v.Invariant) {
+			names = append(names, v.Invariant)
+		}
+	}
+	if len(names) == 0 {
+		return "nothing"
+	}
+	return strings.Join(names, " ")
 }
 
 func words(outcome string) string { return strings.ReplaceAll(outcome, "_", " ") }

@@ -26,7 +26,8 @@ type System struct {
 
 	mu        sync.Mutex         // the scenes start their workers side by side
 	processes []*process.Process // in the order of their start
-	sidecars  []*process.Process
+	guards    []*process.Process // those that refuse stale tokens: sidecars and fenced processes
+	lockdLog  string             // its log file, with the grants
 
 	lockd, resource, railProxy string // base URLs as the workers see them
 	addresses                  []Address
@@ -58,52 +59,66 @@ func (s *System) Start(ctx context.Context) error {
 	if err := s.startServices(ctx); err != nil {
 		return err
 	}
-	if s.Setup.Sidecars {
-		return s.startSidecars(ctx)
-	}
-	return nil
+	return s.startSidecars(ctx)
 }
 
-// startServices starts lockd and the plain payment system.
+// startServices starts lockd and the payment system, each part in its mode.
 func (s *System) startServices(ctx context.Context) error {
 	lockdURL, err := s.login(ctx, s.databases.lock, s.databases.lockName, groupLockd)
 	if err != nil {
 		return err
 	}
-	resourceURL, err := s.login(ctx, s.databases.pay, s.databases.payName, groupResource)
-	if err != nil {
-		return err
-	}
-	railProxyURL, err := s.login(ctx, s.databases.pay, s.databases.payName, groupRailProxy)
-	if err != nil {
-		return err
-	}
 	s.bench.Progress("%s: starting lockd, payment-resource, rail-proxy, rail-stub", s.Setup.Title)
-	if s.lockd, _, err = s.start(ctx, daemonSpec{name: "lockd", program: "lockd", args: []string{"serve"}, env: []string{"LOCKD_DATABASE_URL=" + lockdURL}}); err != nil {
+	var lockd *process.Process
+	if s.lockd, lockd, err = s.start(ctx, daemonSpec{name: "lockd", program: "lockd", args: []string{"serve"}, env: []string{"LOCKD_DATABASE_URL=" + lockdURL}}); err != nil {
 		return err
 	}
+	s.lockdLog = lockd.LogFile()
 	rail, _, err := s.start(ctx, daemonSpec{name: "rail-stub", program: "paysvc", args: []string{"rail-stub", "--log", s.railLog}, noAdmin: true})
 	if err != nil {
 		return err
 	}
-	if s.resource, _, err = s.start(ctx, daemonSpec{name: "payment-resource", program: "paysvc", args: []string{"resource"}, env: []string{"PAYSVC_DATABASE_URL=" + resourceURL}}); err != nil {
+	resourceGroup := groupResource
+	if s.Setup.Fenced.Account {
+		resourceGroup = groupResourceFenced
+	}
+	if s.resource, err = s.startPayments(ctx, "payment-resource", resourceGroup, s.Setup.Fenced.Account, "resource"); err != nil {
 		return err
 	}
-	s.railProxy, _, err = s.start(ctx, daemonSpec{name: "rail-proxy", program: "paysvc", args: []string{"rail-proxy", "--rail", rail}, env: []string{"PAYSVC_DATABASE_URL=" + railProxyURL}})
+	s.railProxy, err = s.startPayments(ctx, "rail-proxy", groupRailProxy, s.Setup.Fenced.Rail, "rail-proxy", "--rail", rail)
 	return err
 }
 
-// startSidecars puts a sidecar before the payment-resource and one before the
+// startPayments starts a process of the payment system that uses paydb, in fenced mode or not.
+func (s *System) startPayments(ctx context.Context, name, group string, fenced bool, args ...string) (string, error) {
+	databaseURL, err := s.login(ctx, s.databases.pay, s.databases.payName, group)
+	if err != nil {
+		return "", err
+	}
+	if fenced {
+		args = append(args, "--fencing-enabled")
+	}
+	url, p, err := s.start(ctx, daemonSpec{name: name, program: "paysvc", args: args, env: []string{"PAYSVC_DATABASE_URL=" + databaseURL}})
+	if err == nil && fenced {
+		s.guards = append(s.guards, p)
+	}
+	return url, err
+}
+
+// startSidecars puts the set-up's sidecars before the payment-resource and the
 // rail-proxy, and turns the workers to them.
 func (s *System) startSidecars(ctx context.Context) error {
-	s.bench.Progress("%s: starting both sidecars", s.Setup.Title)
 	for _, one := range []struct {
-		name, config, group string
-		behind              *string
+		guard, name, config, group string
+		behind                     *string
 	}{
-		{"sidecar-account", "sidecar.account.yaml", groupSidecarAccount, &s.resource},
-		{"sidecar-rail", "sidecar.rail.yaml", groupSidecarRail, &s.railProxy},
+		{guardAccount, "sidecar-account", "sidecar.account.yaml", groupSidecarAccount, &s.resource},
+		{guardRail, "sidecar-rail", "sidecar.rail.yaml", groupSidecarRail, &s.railProxy},
 	} {
+		if !s.Setup.Sidecars.has(one.guard) {
+			continue
+		}
+		s.bench.Progress("%s: starting %s", s.Setup.Title, one.name)
 		databaseURL, err := s.login(ctx, s.databases.pay, s.databases.payName, one.group)
 		if err != nil {
 			return err
@@ -122,7 +137,7 @@ func (s *System) startSidecars(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.sidecars = append(s.sidecars, p)
+		s.guards = append(s.guards, p)
 		*one.behind = address
 	}
 	return nil
@@ -195,23 +210,35 @@ func (s *System) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sidecarConfig is the path of a sidecar's configuration: the project's own file, or,
-// for the negative control, a copy whose guarded routes enforce nothing.
+// sidecarConfig is the path of a sidecar's configuration: the project's own file, or a
+// copy with what the set-up changes in it.
 func (s *System) sidecarConfig(name string) (string, error) {
 	path := filepath.Join(s.bench.opts.Configs, name)
-	if !s.Setup.Unenforced {
+	if !s.Setup.Unenforced && !s.Setup.CheckOnly {
 		return path, nil
 	}
 	data, err := os.ReadFile(path) //nolint:gosec // the folder that the caller named
 	if err != nil {
 		return "", fmt.Errorf("read configuration: %w", err)
 	}
-	changed := bytes.ReplaceAll(data, []byte("mode: enforce"), []byte("mode: off"))
-	if bytes.Equal(changed, data) {
-		return "", fmt.Errorf("%s has no line with \"mode: enforce\" to turn off", path)
+	for _, change := range []struct {
+		wanted   bool
+		old, new string
+	}{
+		{s.Setup.Unenforced, "mode: enforce", "mode: off"},
+		{s.Setup.CheckOnly, "    order: ", "    advance: resource\n    order: "},
+	} {
+		if !change.wanted {
+			continue
+		}
+		changed := bytes.ReplaceAll(data, []byte(change.old), []byte(change.new))
+		if bytes.Equal(changed, data) {
+			return "", fmt.Errorf("%s has no line with %q to change", path, change.old)
+		}
+		data = changed
 	}
 	path = filepath.Join(s.dir, name)
-	if err := os.WriteFile(path, changed, 0o600); err != nil {
+	if err := os.WriteFile(path, data, 0o600); err != nil {
 		return "", fmt.Errorf("write configuration: %w", err)
 	}
 	return path, nil

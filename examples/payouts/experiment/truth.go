@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/jackc/pgx/v5"
+
+	"fenceline/paysvc/invariant"
 )
 
 // readTruth reads what the payout came to, with the owner's rights and in one statement,
@@ -48,6 +52,33 @@ SELECT p.account_id::text, p.amount_minor, p.state,
   FROM payout p
   JOIN account a ON a.account_id = p.account_id
  WHERE p.payout_id = $1`
+
+// checkInvariants looks at paydb and its history, lockd's grant log, and the rail's log.
+func (s *System) checkInvariants(ctx context.Context) (invariant.Report, error) {
+	evidence := invariant.Evidence{FencedResource: s.Setup.Fenced.Account, FencedRail: s.Setup.Fenced.Rail}
+	err := errors.Join(
+		withFile(s.lockdLog, func(log io.Reader) (err error) { evidence.Grants, err = invariant.ReadGrants(log); return err }),
+		withFile(s.railLog, func(log io.Reader) (err error) { evidence.Transfers, err = invariant.ReadTransfers(log); return err }),
+	)
+	if err != nil {
+		return invariant.Report{}, err
+	}
+	conn, err := pgx.Connect(ctx, s.databases.pay.URL(s.databases.payName))
+	if err != nil {
+		return invariant.Report{}, fmt.Errorf("connect to paydb: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return invariant.Check(ctx, conn, evidence)
+}
+
+func withFile(path string, read func(io.Reader) error) error {
+	file, err := os.Open(path) //nolint:gosec // a file of this run
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	return read(file)
+}
 
 // railRecord is one line of the rail's log, as far as it matters here.
 type railRecord struct {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"fenceline/paysvc/invariant"
 )
 
 func soundTruth() Truth {
@@ -38,8 +40,8 @@ func TestEveryKindOfCorruptionIsFound(t *testing.T) {
 
 func TestGuardedRunPassesOnlyWhenEverythingHeldAndAWasRefusedAtItsGuard(t *testing.T) {
 	t.Parallel()
-	setup := Setup{Title: "plain with sidecars", Sidecars: true}
-	require.NoError(t, Judge(Result{Setup: setup, Scenes: []Scene{guardedScene()}}))
+	setup := Setup{Title: "plain with sidecars", Sidecars: Both()}
+	require.NoError(t, Judge(Result{Setup: setup, Scenes: []Scene{guardedScene()}, Invariants: report()}))
 	for name, spoil := range map[string]func(*Scene){
 		"money corrupted":         func(s *Scene) { s.Truth.Balance-- },
 		"no transfer":             func(s *Scene) { s.Truth.Transfers, s.Truth.Debited = nil, 0 },
@@ -58,7 +60,7 @@ func TestGuardedRunPassesOnlyWhenEverythingHeldAndAWasRefusedAtItsGuard(t *testi
 	} {
 		scene := guardedScene()
 		spoil(&scene)
-		require.Error(t, Judge(Result{Setup: setup, Scenes: []Scene{guardedScene(), scene}}), name)
+		require.Error(t, Judge(Result{Setup: setup, Scenes: []Scene{guardedScene(), scene}, Invariants: report()}), name)
 	}
 }
 
@@ -71,8 +73,48 @@ func TestUnguardedRunInWhichNothingWentWrongIsAFailedExperiment(t *testing.T) {
 
 	corrupted := scene
 	corrupted.Truth.Balance -= 2500
-	require.NoError(t, Judge(Result{Setup: setup, Scenes: []Scene{corrupted}}))
+	require.NoError(t, Judge(Result{Setup: setup, Scenes: []Scene{corrupted}, Invariants: report("INV-03")}))
+	require.ErrorContains(t, Judge(Result{Setup: setup, Scenes: []Scene{corrupted}, Invariants: report()}), "blind")
 	require.ErrorContains(t, Judge(Result{Setup: setup, Scenes: []Scene{corrupted, scene}}), "proves nothing", "each scene by itself")
+}
+
+// report is a checker's, with everything checked and these violated.
+func report(broken ...string) invariant.Report {
+	r := invariant.Report{Checked: make([]string, 8)}
+	for _, name := range broken {
+		r.Violations = append(r.Violations, invariant.Violation{Invariant: name})
+	}
+	return r
+}
+
+func TestGuardedRunFailsWhenAnInvariantIsBrokenOrWasNotChecked(t *testing.T) {
+	t.Parallel()
+	r := Result{Setup: Setup{Sidecars: Both()}, Scenes: []Scene{guardedScene()}, Invariants: report("INV-01")}
+	require.ErrorContains(t, Judge(r), "invariants don't hold: INV-01")
+	r.Invariants = invariant.Report{Checked: []string{"INV-02", "INV-03"}}
+	require.ErrorContains(t, Judge(r), "only [INV-02 INV-03] could be checked")
+}
+
+// With one guard alone its own scene must hold and the other one must not.
+func TestEachGuardAloneIsJudgedByItsOwnScene(t *testing.T) {
+	t.Parallel()
+	setup := Setup{Title: "fenced rail-proxy only", Fenced: Guards{Rail: true}}
+	held, corrupted := guardedScene(), guardedScene()
+	corrupted.Step, corrupted.Guard, corrupted.OutcomeA, corrupted.Refusals = "post", "account", "posted", nil
+	corrupted.Truth.Balance -= 2500
+	judge := func(scenes ...Scene) error {
+		return Judge(Result{Setup: setup, Scenes: scenes, Invariants: report("INV-03")})
+	}
+	require.NoError(t, judge(held, corrupted))
+	sound := corrupted
+	sound.Truth.Balance += 2500
+	require.ErrorContains(t, judge(held, sound), "proves nothing")
+	refused := corrupted
+	refused.Refusals = []Refusal{{Guard: "account", Owner: "a", Presented: 3, Highest: 5}}
+	require.ErrorContains(t, judge(held, refused), "nobody can have refused")
+	broken := held
+	broken.Truth.Transfers = append(broken.Truth.Transfers, Transfer{Amount: 2500})
+	require.ErrorContains(t, judge(broken, corrupted), "corrupted")
 }
 
 func TestMoneyShowsTwoDecimals(t *testing.T) {
