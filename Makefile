@@ -60,9 +60,9 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 		| grep -v 'fenceline/internal/pgserver' | cut -d ' ' -f 1)
 
 .PHONY: test-long
-test-long: test ## Run everything, the soak and the twenty repeats of the experiment included
+test-long: test ## Run everything, the soak and the twenty repeats of the experiment in every set-up included
 	@$(MAKE) soak
-	@$(MAKE) demo N=20
+	@$(MAKE) demo-all N=20
 
 .PHONY: soak
 soak: deps build ## Check lockd's answers while its processes are killed and its connections cut (FOR=10m)

@@ -66,11 +66,8 @@ func TestExperiment(t *testing.T) {
 
 	require.NoError(t, guarded.Print(out))
 	require.Contains(t, out.String(), "worker-a1 at guard rail: token")
-}
 
-// The fenced system by itself: no sidecar, and the processes refuse.
-func TestExperimentOnTheFencedSystem(t *testing.T) {
-	ctx, b, out := newBench(t)
+	// The fenced system by itself: no sidecar, and the processes refuse.
 	i := slices.IndexFunc(All(), func(s Setup) bool { return s.Name == "fenced" })
 	fenced, err := b.Run(ctx, All()[i])
 	require.NoError(t, err)
