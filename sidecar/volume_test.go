@@ -169,6 +169,23 @@ func TestTenThousandIdleConnectionsDisturbNobody(t *testing.T) {
 	now, _ := resident(t, s.PID())
 	t.Logf("%d idle connections: %d MiB more", idle, (now-before)>>20)
 	require.Less(t, now-before, int64(512<<20))
+	for i := range 1100 { // up to the limit, and some more
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.api)
+		require.NoError(t, err)
+		conns = append(conns, c)
+		if i < 1000 {
+			continue
+		}
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		response, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err == nil { // the first of them are told so in words
+			require.Equal(t, http.StatusServiceUnavailable, response.StatusCode)
+			require.NoError(t, response.Body.Close())
+		}
+	}
+	for _, c := range conns[:100] {
+		require.NoError(t, c.Close())
+	}
 	for token := range 20 {
 		status, body := ask(t, http.MethodPut, "http://"+s.api+"/docs/7", strconv.Itoa(token+1))
 		require.Equal(t, http.StatusOK, status, body)

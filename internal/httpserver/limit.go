@@ -44,7 +44,9 @@ type limited struct {
 	lastWord time.Time // of the one goroutine that accepts
 }
 
-func limit(l net.Listener, config Config) net.Listener {
+// Limit returns a listener that accepts at most config.MaxConnections at once and turns further ones away in words (plain HTTP only). Of the
+// configuration it uses Logger, Metrics and TLS besides. The server behind it must take one connection more.
+func Limit(l net.Listener, config Config) net.Listener {
 	most := int64(config.MaxConnections)
 	if files := fileLimit() - otherFiles; most > files {
 		config.Logger.Warn("the process may not open as many files as connections are allowed; raise the limit (ulimit -n)",

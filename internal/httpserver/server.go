@@ -87,7 +87,7 @@ func (s *Server) Wrap(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 
 // Serve answers on the listener until it is closed.
 func (s *Server) Serve(l net.Listener) error {
-	limited := limit(l, s.config)
+	limited := Limit(l, s.config)
 	if s.config.TLS != nil {
 		return s.Server.Serve(&tlsListener{Listener: limited, config: s.config})
 	}

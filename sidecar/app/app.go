@@ -16,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"fenceline/internal/daemon"
+	"fenceline/internal/httpserver"
 	"fenceline/internal/postgres"
 	"fenceline/sidecar/admin"
 	"fenceline/sidecar/config"
@@ -176,6 +177,7 @@ func (a *App) listen(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return errors.Join(err, adminListener.Close())
 	}
+	listener = httpserver.Limit(listener, httpserver.Config{MaxConnections: cfg.Limits.Connections, Logger: a.logger, TLS: a.generation().tls.listen})
 	if cfg.ListenTLS.On() {
 		listener = a.withTLS(listener)
 	}

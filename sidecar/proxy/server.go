@@ -37,7 +37,7 @@ func NewServer(p handler, limits config.Limits, logger hclog.Logger) *fasthttp.S
 		ReadTimeout:                  readTimeout,
 		IdleTimeout:                  idleTimeout,
 		WriteTimeout:                 writeTimeout,
-		Concurrency:                  limits.Connections,
+		Concurrency:                  limits.Connections + 1, // the listener turns connections away before; fasthttp's own words have no envelope
 		CloseOnShutdown:              true,
 		DisablePreParseMultipartForm: true, // else multipart bodies would be encoded anew
 		NoDefaultServerHeader:        true,
