@@ -88,8 +88,16 @@ func dial(t *testing.T, address string) net.Conn {
 	return c
 }
 
+// answer is one response.
+type answer struct {
+	status   int
+	header   http.Header
+	last     bool // the connection is closed after it
+	envelope httperr.Error
+}
+
 // ask sends raw bytes and reads one response with its envelope, if it is a refusal.
-func ask(t *testing.T, c net.Conn, raw string) (*http.Response, httperr.Error) {
+func ask(t *testing.T, c net.Conn, raw string) answer {
 	t.Helper()
 	if _, err := io.WriteString(c, raw); err != nil {
 		require.ErrorIs(t, err, syscall.EPIPE)
@@ -97,13 +105,13 @@ func ask(t *testing.T, c net.Conn, raw string) (*http.Response, httperr.Error) {
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, response.Body.Close()) }()
-	var envelope httperr.Error
-	if response.StatusCode >= 400 {
-		require.Equal(t, httperr.ContentType, response.Header.Get("Content-Type"))
-		require.NoError(t, json.NewDecoder(response.Body).Decode(&envelope))
-		require.Len(t, envelope.TraceID, 32)
+	got := answer{status: response.StatusCode, header: response.Header, last: response.Close}
+	if got.status >= 400 {
+		require.Equal(t, httperr.ContentType, got.header.Get("Content-Type"))
+		require.NoError(t, json.NewDecoder(response.Body).Decode(&got.envelope))
+		require.Len(t, got.envelope.TraceID, 32)
 	}
-	return response, envelope
+	return got
 }
 
 const get = "GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -114,27 +122,24 @@ func TestConnectionBeyondTheLimitGetsAnEnvelopeAndThePlaceComesBack(t *testing.T
 	address, log := serve(t, httpserver.Config{MaxConnections: 2, Metrics: httpserver.NewMetrics(registry)}, nil)
 	first, second := dial(t, address), dial(t, address)
 	for _, c := range []net.Conn{first, second} {
-		response, _ := ask(t, c, get)
-		require.Equal(t, 204, response.StatusCode)
+		require.Equal(t, 204, ask(t, c, get).status)
 	}
 	// One that sends at once, and one that only listens: both read the answer whole.
 	for _, raw := range []string{"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n" + strings.Repeat("x", 60000), ""} {
-		response, envelope := ask(t, dial(t, address), raw)
-		require.Equal(t, 503, response.StatusCode)
-		require.Equal(t, httpserver.CodeOverloaded, envelope.Code)
-		require.True(t, envelope.RetrySafe)
-		require.Positive(t, envelope.RetryAfterMillis)
-		require.Equal(t, "1", response.Header.Get("Retry-After"))
-		require.True(t, response.Close)
+		got := ask(t, dial(t, address), raw)
+		require.Equal(t, 503, got.status)
+		require.Equal(t, httpserver.CodeOverloaded, got.envelope.Code)
+		require.True(t, got.envelope.RetrySafe)
+		require.Positive(t, got.envelope.RetryAfterMillis)
+		require.Equal(t, "1", got.header.Get("Retry-After"))
+		require.True(t, got.last)
 	}
 	require.Contains(t, log.String(), "connections_turned_away")
 	require.Equal(t, 1, strings.Count(log.String(), "connections_turned_away"), "a full server doesn't fill its log")
-	response, _ := ask(t, second, get)
-	require.Equal(t, 204, response.StatusCode, "those within the limit aren't disturbed")
+	require.Equal(t, 204, ask(t, second, get).status, "those within the limit aren't disturbed")
 	require.NoError(t, first.Close())
 	require.Eventually(t, func() bool {
-		response, _ := ask(t, dial(t, address), get)
-		return response.StatusCode == 204
+		return ask(t, dial(t, address), get).status == 204
 	}, 10*time.Second, 20*time.Millisecond)
 }
 
@@ -159,8 +164,7 @@ func TestListenerThatRunsOutOfFilesServesOn(t *testing.T) {
 	l, err := daemon.Listen(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	address, log := serve(t, httpserver.Config{}, &failing{Listener: l, errs: []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.EMFILE}})
-	response, _ := ask(t, dial(t, address), get)
-	require.Equal(t, 204, response.StatusCode)
+	require.Equal(t, 204, ask(t, dial(t, address), get).status)
 	require.Contains(t, log.String(), "accept_failed")
 
 	broken := errors.New("broken for good")
@@ -184,10 +188,10 @@ func TestUnreadableRequestsAreRefusedByNameAndCounted(t *testing.T) {
 		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9223372036854775807\r\n\r\n":                                           {413, httpserver.CodeBodyTooLarge},
 		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n": {400, httpserver.CodeMalformed},
 	} {
-		response, envelope := ask(t, dial(t, address), raw)
-		require.Equal(t, want.status, response.StatusCode, "%.60q", raw)
-		require.Equal(t, want.code, envelope.Code)
-		require.True(t, response.Close, "what comes after it is not read as another request")
+		got := ask(t, dial(t, address), raw)
+		require.Equal(t, want.status, got.status, "%.60q", raw)
+		require.Equal(t, want.code, got.envelope.Code)
+		require.True(t, got.last, "what comes after it is not read as another request")
 	}
 	require.Equal(t, map[string]float64{"none 4xx": 6}, counted(t, registry))
 }
@@ -202,9 +206,9 @@ func TestPanicIsCountedAndAnsweredAndTheNextRequestIsServed(t *testing.T) {
 		_ = nobody.Header.Peek("X")
 	}}, nil)
 	for range 2 {
-		response, envelope := ask(t, dial(t, address), get)
-		require.Equal(t, 500, response.StatusCode)
-		require.Equal(t, "INTERNAL", envelope.Code)
+		got := ask(t, dial(t, address), get)
+		require.Equal(t, 500, got.status)
+		require.Equal(t, "INTERNAL", got.envelope.Code)
 	}
 	require.Contains(t, log.String(), "handler_panic")
 	require.Equal(t, map[string]float64{"broken 5xx": 2}, counted(t, registry))

@@ -65,7 +65,7 @@ func fileLimit() int64 {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur > 1<<31 {
 		return 1 << 31
 	}
-	return max(int64(files.Cur), 2*otherFiles) //nolint:gosec // below 2^31
+	return max(int64(files.Cur), 2*otherFiles)
 }
 
 // Accept returns the next connection that there is room for.

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -39,7 +40,7 @@ type TLSConn struct {
 
 // Handshake is tls.Conn's, except that a failure is reported, and answered when plain HTTP came instead.
 func (c *TLSConn) Handshake() error {
-	err := c.Conn.Handshake()
+	err := c.HandshakeContext(context.Background()) // fasthttp has set the connection's deadlines
 	if err == nil {
 		return nil
 	}

@@ -37,9 +37,9 @@ func TestTLSServerAnswersHTTPSAndTellsPlainHTTPWhatIsWrong(t *testing.T) {
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, 204, response.StatusCode)
 
-	answer, envelope := ask(t, dial(t, address), "GET /v1/locks/k HTTP/1.1\r\nHost: h\r\n\r\n")
-	require.Equal(t, 400, answer.StatusCode)
-	require.Contains(t, envelope.Message, "https")
+	got := ask(t, dial(t, address), "GET /v1/locks/k HTTP/1.1\r\nHost: h\r\n\r\n")
+	require.Equal(t, 400, got.status)
+	require.Contains(t, got.envelope.Message, "https")
 	require.ErrorAs(t, <-failed, &tls.RecordHeaderError{})
 
 	// What is neither is closed without words, and so is what comes on top of a full server: a refusal couldn't be read before a handshake.

@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -21,6 +22,7 @@ import (
 
 	"fenceline/internal/credential/credtest"
 	"fenceline/lockd/app"
+	"fenceline/lockd/lockclient"
 )
 
 // noDatabase is a database that isn't there: who may call is decided before it is asked, and whoever may gets 503.
@@ -295,4 +297,49 @@ func TestTokensAreAskedForOnAUnixSocketToo(t *testing.T) {
 	require.Contains(t, ask("api", "GET /v1/locks/k"), "401 Unauthorized")
 	require.NotContains(t, ask("admin", "GET /v1/locks"), "401 Unauthorized", "whoever may open the admin socket is an operator")
 	require.Contains(t, log.String(), `"remote":"unix"`)
+}
+
+// What is looked at is the socket below TLS; the connection goes on afterwards.
+func TestWaiterOverTLSThatHangsUpLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	servers := credtest.NewAuthority(t)
+	config := databaseConfig(t)
+	config.Access.TLSCert, config.Access.TLSKey = servers.Issue("lockd", x509.ExtKeyUsageServerAuth, time.Hour)
+	address := started(t, config).Address().String()
+	transport := &http.Transport{TLSClientConfig: servers.Client("", "")}
+	t.Cleanup(transport.CloseIdleConnections)
+	holder, err := lockclient.New("https://"+address, "holder", &http.Client{Transport: transport})
+	require.NoError(t, err)
+	_, token := hold(t, holder, "k")
+	other, err := lockclient.New("https://"+address, "waiter", &http.Client{Transport: transport})
+	require.NoError(t, err)
+	session, err := other.OpenSession(t.Context(), time.Minute)
+	require.NoError(t, err)
+	wait := func() *tls.Conn {
+		connection, err := (&tls.Dialer{Config: servers.Client("", "")}).DialContext(t.Context(), "tcp", address)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = connection.Close() })
+		body := fmt.Sprintf(`{"sessionId":%q,"waitMillis":30000}`, session.SessionID)
+		_, err = fmt.Fprintf(connection, "POST /v1/locks/k/acquire HTTP/1.1\r\nHost: lockd\r\nX-Owner-Id: waiter\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		require.NoError(t, err)
+		waitersBecome(t, holder, 1)
+		return connection.(*tls.Conn)
+	}
+	require.NoError(t, wait().Close())
+	waitersBecome(t, holder, 0)
+
+	patient := wait()
+	_, err = holder.Release(t.Context(), "k", token)
+	require.NoError(t, err)
+	answers := bufio.NewReader(patient)
+	for _, next := range []string{"GET /v1/locks/k HTTP/1.1\r\nHost: lockd\r\n\r\n", "GET /v1/locks/k HTTP/1.1\r\nHost: lockd\r\nConnection: close\r\n\r\n"} {
+		response, err := http.ReadResponse(answers, nil)
+		require.NoError(t, err)
+		require.Equal(t, 200, response.StatusCode)
+		_, err = io.Copy(io.Discard, response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		_, err = io.WriteString(patient, next)
+		require.NoError(t, err)
+	}
 }
