@@ -76,22 +76,27 @@ func TestDocsNameOnlyWhatExists(t *testing.T) {
 
 var testName = regexp.MustCompile("`((?:Test[A-Z]|[a-z]+[A-Z])[A-Za-z0-9]*)`")
 
+// sources are all Go files but this one, as one text.
+func sources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") && path != "docs_test.go" {
+			text, readErr := os.ReadFile(path)
+			all.Write(text)
+			return readErr
+		}
+		return err
+	}))
+	return all.String()
+}
+
 // Every test that the table of guarantees points to is there by that name.
 func TestGuaranteesPointToTestsThatExist(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("docs/guarantees.md")
 	require.NoError(t, err)
-	var sources strings.Builder
-	require.NoError(t, filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".go") {
-			text, readErr := os.ReadFile(path)
-			if path != "docs_test.go" {
-				sources.Write(text)
-			}
-			return readErr
-		}
-		return err
-	}))
+	code := sources(t)
 	for line := range strings.SplitSeq(string(data), "\n") {
 		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| situation") {
 			cells := strings.Split(line, " | ")
@@ -101,6 +106,30 @@ func TestGuaranteesPointToTestsThatExist(t *testing.T) {
 	names := testName.FindAllStringSubmatch(string(data), -1)
 	require.Greater(t, len(names), 5)
 	for _, name := range names {
-		require.True(t, strings.Contains(sources.String(), "func "+name[1]+"(") || strings.Contains(sources.String(), `"`+name[1]+`"`), "no test %s", name[1])
+		require.True(t, strings.Contains(code, "func "+name[1]+"(") || strings.Contains(code, `"`+name[1]+`"`), "no test %s", name[1])
 	}
+}
+
+var pinned = regexp.MustCompile("`([A-Za-z0-9.-]+)`")
+
+// Every limit of the sidecar's HTTP names tests, or raw cases, that are there.
+func TestLimitsArePinnedByTestsThatExist(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("docs/limits.md")
+	require.NoError(t, err)
+	code, rows := sources(t), 0
+	for line := range strings.SplitSeq(string(data), "\n") {
+		cells := strings.Split(line, " | ")
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| limit") || strings.Contains(cells[len(cells)-1], "nothing is promised") {
+			continue
+		}
+		rows++
+		names := pinned.FindAllStringSubmatch(cells[len(cells)-1], -1)
+		require.NotEmpty(t, names, line)
+		for _, name := range names {
+			_, err := os.Stat("sidecar/proxy/testdata/raw/" + name[1] + ".txt")
+			require.True(t, err == nil || strings.Contains(code, "func "+name[1]+"("), "nothing is called %s", name[1])
+		}
+	}
+	require.Greater(t, rows, 15)
 }
