@@ -24,6 +24,7 @@ Example:
   export LOCKD_DATABASE_URL=postgres://lockd:secret@127.0.0.1:5432/lockdb
   lockd migrate          # as the database's owner, once
   lockd serve            # as a login with the role lockapp
+  lockd serve --etcd-embedded ./lockd-data     # instead of all that, with nothing else installed
   curl -s http://127.0.0.1:7400/v1/locks/payout:42
   lockd exec --key nightly-report --wait 10m -- ./report.sh
 
@@ -41,18 +42,14 @@ type cli struct {
 }
 
 type serveCmd struct {
-	DatabaseURL    string `help:"Connection URL of lockdb." env:"LOCKD_DATABASE_URL,LOCKDB_URL" required:"" placeholder:"URL"`
-	Listen         string `help:"Address of the API: host:port or unix:/path?mode=0660." env:"LOCKD_LISTEN" default:"127.0.0.1:7400"`
-	AdminListen    string `help:"Address of health and metrics." env:"LOCKD_ADMIN_LISTEN" default:"127.0.0.1:7401"`
-	accessFlags    `embed:""`
-	MaxConns       int32         `help:"Connections to lockdb, at most." env:"LOCKD_MAX_CONNS" default:"16"`
-	QueryMode      string        `help:"How statements are sent: ${enum}. cache_statement needs a direct connection; the others work behind a transaction-mode pooler." env:"LOCKD_QUERY_MODE" enum:"cache_describe,cache_statement,exec,simple_protocol" default:"cache_describe"`
-	StoreTimeout   time.Duration `help:"Time limit for one statement." env:"LOCKD_STORE_TIMEOUT" default:"3s"`
-	StartupTimeout time.Duration `help:"How long the start waits for the database before it goes on without." env:"LOCKD_STARTUP_TIMEOUT" default:"5s"`
-	MaxWaiters     int           `help:"Clients that wait for locks here, at most; more are answered 429." env:"LOCKD_MAX_WAITERS" default:"10000"`
-	KeyWaiters     int           `help:"Clients that wait for one lock, at most." env:"LOCKD_MAX_WAITERS_PER_KEY" name:"max-waiters-per-key" default:"1000"`
-	Grace          time.Duration `help:"Time for requests under way after SIGTERM." env:"LOCKD_GRACE" default:"10s"`
-	LogLevel       string        `help:"One of ${enum}." env:"LOCKD_LOG_LEVEL" enum:"trace,debug,info,warn,error" default:"info"`
+	storeFlags  `embed:""`
+	Listen      string `help:"Address of the API: host:port or unix:/path?mode=0660." env:"LOCKD_LISTEN" default:"127.0.0.1:7400"`
+	AdminListen string `help:"Address of health and metrics." env:"LOCKD_ADMIN_LISTEN" default:"127.0.0.1:7401"`
+	accessFlags `embed:""`
+	MaxWaiters  int           `help:"Clients that wait for locks here, at most; more are answered 429." env:"LOCKD_MAX_WAITERS" default:"10000"`
+	KeyWaiters  int           `help:"Clients that wait for one lock, at most." env:"LOCKD_MAX_WAITERS_PER_KEY" name:"max-waiters-per-key" default:"1000"`
+	Grace       time.Duration `help:"Time for requests under way after SIGTERM." env:"LOCKD_GRACE" default:"10s"`
+	LogLevel    string        `help:"One of ${enum}." env:"LOCKD_LOG_LEVEL" enum:"trace,debug,info,warn,error" default:"info"`
 }
 
 func (c *serveCmd) Run() error {
@@ -62,7 +59,7 @@ func (c *serveCmd) Run() error {
 	}
 	return daemon.Run(context.Background(), app.New(app.Config{
 		Listen: c.Listen, AdminListen: c.AdminListen, AllowAnyHost: c.AllowAnyHost,
-		DatabaseURL: c.DatabaseURL, MaxConns: c.MaxConns, QueryMode: c.QueryMode,
+		Backend: c.Backend, DatabaseURL: c.DatabaseURL, MaxConns: c.MaxConns, QueryMode: c.QueryMode, Etcd: c.etcd(),
 		StoreTimeout: c.StoreTimeout, StartupTimeout: c.StartupTimeout,
 		MaxConnections: c.MaxConnections, Access: c.config(),
 		Waiters: lock.Limits{Waiters: c.MaxWaiters, WaitersPerKey: c.KeyWaiters},

@@ -17,9 +17,11 @@ import (
 
 // Config is everything that lockd is told.
 type Config struct {
-	Listen         string        // host:port or unix:/path
-	AdminListen    string        // the same
-	AllowAnyHost   bool          // bind to what others reach, although nobody has to say who they are there
+	Listen         string // host:port or unix:/path
+	AdminListen    string // the same
+	AllowAnyHost   bool   // bind to what others reach, although nobody has to say who they are there
+	Backend        string // where grants are kept: "pg" (also when empty) or "etcd"
+	Etcd           EtcdConfig
 	DatabaseURL    string        // lockdb
 	MaxConns       int32         // connections to lockdb
 	QueryMode      string        // see postgres.Config
@@ -62,7 +64,7 @@ func (a *App) Start(ctx context.Context) error {
 	if err := a.config.checkBind(); err != nil {
 		return err
 	}
-	b, err := openBackend(ctx, a.config)
+	b, err := openBackend(ctx, a.config, a.logger)
 	if err != nil {
 		return err
 	}
@@ -110,6 +112,9 @@ func (a *App) serve(ctx context.Context) error {
 	a.admin.Serve(adminListener, a.failed)
 
 	a.background(ctx, "reaper", service.Reap)
+	if a.backend.failed != nil {
+		a.background(ctx, "store", a.reportStore)
+	}
 	if a.backend.watcher != nil {
 		a.background(ctx, "watcher", func(ctx context.Context) { service.Follow(ctx, a.backend.watcher) })
 	}
@@ -118,6 +123,18 @@ func (a *App) serve(ctx context.Context) error {
 	a.cleanups.Push("waiters", func(context.Context) error { service.Drain(); return nil })
 	daemon.ServeHTTP("api", listener, api.Server(), a.logger, a.failed)
 	return nil
+}
+
+// reportStore ends the app when the store in this process has ended.
+func (a *App) reportStore(ctx context.Context) {
+	select {
+	case err := <-a.backend.failed:
+		select {
+		case a.failed <- fmt.Errorf("%s: %w", a.backend.place, err):
+		default: // another failure came first
+		}
+	case <-ctx.Done():
+	}
 }
 
 // background runs work until the app stops.

@@ -2,7 +2,10 @@ package app
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fenceline/lockd/lock"
@@ -23,7 +26,9 @@ type backend struct {
 	hopeless func(err error) bool
 	// register adds the metrics of the connection.
 	register func(registry prometheus.Registerer)
-	close    func(ctx context.Context) error
+	// failed delivers the end of a store that runs in this process; nil when it runs elsewhere.
+	failed <-chan error
+	close  func(ctx context.Context) error
 }
 
 // complete fills in what the store can do besides storing.
@@ -35,6 +40,15 @@ func (b *backend) complete() *backend {
 }
 
 // openBackend opens the configured store. It doesn't wait for it to be reachable.
-func openBackend(ctx context.Context, config Config) (*backend, error) {
-	return openPG(ctx, config)
+func openBackend(ctx context.Context, config Config, logger hclog.Logger) (*backend, error) {
+	switch config.Backend {
+	case "", "pg":
+		if config.Etcd.Embedded != "" || len(config.Etcd.Endpoints) > 0 {
+			return nil, errors.New("--etcd flags need --backend etcd")
+		}
+		return openPG(ctx, config)
+	case "etcd":
+		return openEtcd(ctx, config, logger)
+	}
+	return nil, fmt.Errorf("--backend %s: want pg or etcd", config.Backend)
 }
