@@ -264,7 +264,7 @@ func TestServersThatMayForgetAreRefusedByTheSettingsName(t *testing.T) {
 func TestContractTellsAnotherDatabaseFromAnOldOne(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.Database(t, migrations.LockDB()))
-	contract := postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 1, Max: 1}
+	contract := postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 2, Max: 2}
 	require.NoError(t, postgres.CheckContract(t.Context(), pool, contract))
 	require.NoError(t, postgres.CheckWritable(t.Context(), pool))
 
@@ -272,8 +272,8 @@ func TestContractTellsAnotherDatabaseFromAnOldOne(t *testing.T) {
 	other.Name = "paydb"
 	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, other), "wrong database?")
 	newer := contract
-	newer.Min, newer.Max = 2, 3
-	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, newer), "at version 1, this binary works with 2 to 3")
+	newer.Min, newer.Max = 3, 4
+	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, newer), "at version 2, this binary works with 3 to 4")
 	missing := contract
 	missing.Table = pgx.Identifier{"fence", "schema_contract"}
 	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, missing), "run the migrations")

@@ -46,7 +46,7 @@ func openBackend(ctx context.Context, config Config, logger hclog.Logger) (*back
 		if config.Etcd.Embedded != "" || len(config.Etcd.Endpoints) > 0 {
 			return nil, errors.New("--etcd flags need --backend etcd")
 		}
-		return openPG(ctx, config)
+		return openPG(ctx, config, logger.Named("store"))
 	case "etcd":
 		return openEtcd(ctx, config, logger)
 	}

@@ -36,6 +36,9 @@ func (s *Store) Reap(ctx context.Context, batch int) (expired []lock.Expired, mo
 	if err != nil {
 		return nil, false, err
 	}
+	for _, e := range expired {
+		s.freed(e.Key)
+	}
 	return expired, more, nil
 }
 

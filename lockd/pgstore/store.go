@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -17,25 +18,52 @@ import (
 	"fenceline/lockd/lock"
 )
 
-// Contract is the schema that this package's statements are written for.
+// Contract is the schema that this package's statements are written for, and the one after it: the next version only adds to it, so that a
+// schema can be brought up to date while the binaries before it still run. A version that takes something away skips a number.
 func Contract() postgres.Contract {
-	return postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 1, Max: 1}
+	return postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 2, Max: 3}
 }
 
-// Store implements lock.Store.
+// Store implements lock.Store, lock.Lister, lock.Watcher and lock.TokenSource.
 type Store struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration
+	logger  hclog.Logger
+	direct  string
+	floor   string // draws the floor of a revocation; a negative control replaces it
 	checked atomic.Bool
-	sql     statements
+
+	acquires *grouper[acquireAsk, lock.Acquired]
+	releases *grouper[lock.Token, lock.Released]
+	renewals *grouper[renewAsk, lock.Grant]
+	alone    chan struct{}
+	notices  notices
 }
 
-// New returns a store over the pool. Timeout bounds one statement, the wait for a lock included; 0 means 3 s.
-func New(pool *pgxpool.Pool, timeout time.Duration) *Store {
+// Option changes what New does by default.
+type Option func(*Store)
+
+// WithLogger lets the store say when the token source was advanced.
+func WithLogger(logger hclog.Logger) Option { return func(s *Store) { s.logger = logger } }
+
+// WithDirectURL is where Watch listens. Behind a transaction-mode pooler LISTEN succeeds and never delivers, so it needs a URL that leads to the
+// server itself. By default Watch connects as the pool does.
+func WithDirectURL(url string) Option { return func(s *Store) { s.direct = url } }
+
+// New returns a store over the pool. Timeout bounds one statement, the wait for a lock included; 0 means 3 s. Close it before the pool.
+func New(pool *pgxpool.Pool, timeout time.Duration, options ...Option) *Store {
 	if timeout == 0 {
 		timeout = 3 * time.Second
 	}
-	return &Store{pool: pool, timeout: timeout, sql: normative()}
+	// A third of the connections is for calls that run alone, so that keys in trouble never take all of them.
+	s := &Store{pool: pool, timeout: timeout, logger: hclog.NewNullLogger(), floor: drawToken, alone: make(chan struct{}, max(pool.Config().MaxConns/3, 1))}
+	for _, option := range options {
+		option(s)
+	}
+	s.acquires = newGrouper(s, kind[acquireAsk, lock.Acquired]{queueAcquires, scanAcquire})
+	s.releases = newGrouper(s, kind[lock.Token, lock.Released]{queueReleases, scanRelease})
+	s.renewals = newGrouper(s, kind[renewAsk, lock.Grant]{queueRenewals, scanRenewal})
+	return s
 }
 
 // Check says whether the database can be trusted with tokens: writable, durable, the expected schema. Until it has
@@ -69,20 +97,6 @@ func (s *Store) inTx(ctx context.Context, doing string, fn func(ctx context.Cont
 	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{StatementTimeout: s.timeout, LockTimeout: s.timeout}, fn)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, identify(ctx, err))
-	}
-	return nil
-}
-
-// mustBeDurable refuses to hand out a token that a crash could hand out again. The next call starts with the whole Check, whose
-// error names the setting.
-func (s *Store) mustBeDurable(row pgx.Row) error {
-	var is bool
-	if err := row.Scan(&is); err != nil {
-		return err
-	}
-	if !is {
-		s.checked.Store(false)
-		return fmt.Errorf("%w: %w", lock.ErrUnavailable, postgres.ErrNotDurable)
 	}
 	return nil
 }
@@ -151,13 +165,25 @@ func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID) (session lock.Sessi
 
 // CloseSession implements lock.Store.
 func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) error {
-	return s.inTx(ctx, "close session", func(ctx context.Context, tx pgx.Tx) error {
+	var keys []string
+	err := s.inTx(ctx, "close session", func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, keysOfSession, id)
+		if err != nil {
+			return err
+		}
+		if keys, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+			return err
+		}
 		tag, err := tx.Exec(ctx, closeSession, id)
 		if err == nil && tag.RowsAffected() == 0 {
 			return lock.ErrSessionUnknown
 		}
 		return err
 	})
+	if err == nil {
+		s.freed(keys...)
+	}
+	return err
 }
 
 // CountHeld implements lock.Store.

@@ -27,14 +27,12 @@ func openPool(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// open returns a store on a fresh database, broken as asked, and the URL of the database's owner.
-func open(t *testing.T, breaks ...func(*pgstore.Store)) (locktest.Store, string) {
+// open returns a store on a fresh database and the URL of the database's owner.
+func open(t *testing.T) (locktest.Store, string) {
 	t.Helper()
 	owner := pgtest.Database(t, migrations.LockDB())
 	store := pgstore.New(openPool(t, pgtest.Login(t, owner, "lockapp")), 10*time.Second)
-	for _, b := range breaks {
-		b(store)
-	}
+	t.Cleanup(store.Close)
 	admin := pgtest.Connect(t, owner)
 	return locktest.Store{Store: store, ExpireSession: func(ctx context.Context, id uuid.UUID) error {
 		_, err := admin.Exec(ctx, "UPDATE lock_session SET created_at = now() - interval '2 s', expires_at = now() - interval '1 s' WHERE session_id = $1", id)
