@@ -2,10 +2,13 @@ package pgstore
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"fenceline/lockd/lock"
 )
 
 // channel is the name under which replicas tell each other of keys that may be free.
@@ -21,36 +24,31 @@ const (
 	noticePause = 5 * time.Millisecond
 )
 
-// notices are the keys that waiters are still to hear of. They are sent after the commit that freed them, by a transaction of its own, a
+// notices are the grants whose end waiters are still to hear of: of each key the latest. They are sent after the commit that freed them, by a transaction of its own, a
 // single one at a time: NOTIFY takes a lock at its commit that the whole server shares, and in the transactions that do the work it
 // would let one of them commit at a time, disk and all.
 type notices struct {
 	mu      sync.Mutex
-	keys    map[string]bool
+	grants  map[string]lock.Token
 	sending bool
 	closed  bool
 	idle    chan struct{} // closed when the sender has ended; nil before the first one
 }
 
-// freed tells whoever waits for the keys, soon. An empty key stands for any.
-func (s *Store) freed(keys ...string) {
-	if len(keys) == 0 {
-		return
-	}
+// freed tells whoever waits for the key, soon, that the grant with the token has ended. An empty key stands for any.
+func (s *Store) freed(key string, token lock.Token) {
 	n := &s.notices
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return
 	}
-	if n.keys == nil {
-		n.keys = map[string]bool{}
+	if n.grants == nil {
+		n.grants = map[string]lock.Token{}
 	}
-	for _, key := range keys {
-		n.keys[key] = true
-	}
-	if len(n.keys) > maxNotices {
-		n.keys = map[string]bool{"": true}
+	n.grants[key] = max(n.grants[key], token)
+	if len(n.grants) > maxNotices {
+		n.grants = map[string]lock.Token{"": 0}
 	}
 	if !n.sending {
 		n.sending, n.idle = true, make(chan struct{})
@@ -62,12 +60,12 @@ func (s *Store) freed(keys ...string) {
 func (s *Store) sendNotices(done chan struct{}) {
 	defer close(done)
 	for {
-		keys := s.notices.take()
-		if keys == nil {
+		grants := s.notices.take()
+		if grants == nil {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
-		err := s.notify(ctx, payloads(keys))
+		err := s.notify(ctx, payloads(grants))
 		cancel()
 		if err != nil {
 			s.logger.Debug("waiters weren't told of freed keys", "event", "notify_failed", "error", err)
@@ -77,38 +75,32 @@ func (s *Store) sendNotices(done chan struct{}) {
 }
 
 // take empties the list; nil ends the sender.
-func (n *notices) take() []string {
+func (n *notices) take() map[string]lock.Token {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.keys) == 0 {
-		n.sending = false
-		return nil
-	}
-	keys := make([]string, 0, len(n.keys))
-	for key := range n.keys {
-		keys = append(keys, key)
-	}
-	n.keys = nil
-	return keys
+	grants := n.grants
+	n.grants = nil
+	n.sending = grants != nil
+	return grants
 }
 
-// payloads packs keys, which hold no space, into as few notices as fit. "" says that any key may be free.
-func payloads(keys []string) []string {
-	if slices.Contains(keys, "") {
+// payloads packs grants as key=token, with a space between two, into as few notices as fit. "" says that any may have ended.
+func payloads(grants map[string]lock.Token) []string {
+	if _, anyOfThem := grants[""]; anyOfThem {
 		return []string{""}
 	}
-	slices.Sort(keys)
 	var all []string
 	var one strings.Builder
-	for _, key := range keys {
-		if one.Len() > 0 && one.Len()+1+len(key) > noticeSize {
+	for _, key := range slices.Sorted(maps.Keys(grants)) {
+		grant := key + "=" + grants[key].String()
+		if one.Len() > 0 && one.Len()+1+len(grant) > noticeSize {
 			all = append(all, one.String())
 			one.Reset()
 		}
 		if one.Len() > 0 {
 			one.WriteByte(' ')
 		}
-		one.WriteString(key)
+		one.WriteString(grant)
 	}
 	return append(all, one.String())
 }

@@ -35,7 +35,7 @@ SELECT owner_id, ttl_millis, expires_at > now()
 const countSession = `SELECT count(*), now() FROM lock_entry WHERE session_id = $1 AND expires_at > now()`
 
 // keysOfSession lists what ends with a session, for those who wait for it. Keys that are granted meanwhile may be missing. No row, one or many.
-const keysOfSession = `SELECT lock_key FROM lock_entry WHERE session_id = $1`
+const keysOfSession = `SELECT lock_key, fencing_token FROM lock_entry WHERE session_id = $1`
 
 // closeSession deletes a session; the cascade ends its grants (C1 §1.2). No row or one.
 const closeSession = `DELETE FROM lock_session WHERE session_id = $1`

@@ -40,6 +40,13 @@ type Store struct {
 	notices  notices
 }
 
+var (
+	_ lock.Store       = (*Store)(nil)
+	_ lock.Watcher     = (*Store)(nil)
+	_ lock.Lister      = (*Store)(nil)
+	_ lock.TokenSource = (*Store)(nil)
+)
+
 // Option changes what New does by default.
 type Option func(*Store)
 
@@ -165,13 +172,17 @@ func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID) (session lock.Sessi
 
 // CloseSession implements lock.Store.
 func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) error {
-	var keys []string
+	var ended []lock.Expired
 	err := s.inTx(ctx, "close session", func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, keysOfSession, id)
 		if err != nil {
 			return err
 		}
-		if keys, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		ended, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e lock.Expired, err error) {
+			err = row.Scan(&e.Key, &e.Token)
+			return e, err
+		})
+		if err != nil {
 			return err
 		}
 		tag, err := tx.Exec(ctx, closeSession, id)
@@ -181,7 +192,9 @@ func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) error {
 		return err
 	})
 	if err == nil {
-		s.freed(keys...)
+		for _, e := range ended {
+			s.freed(e.Key, e.Token)
+		}
 	}
 	return err
 }
