@@ -60,7 +60,8 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 		| grep -v 'fenceline/internal/pgserver' | cut -d ' ' -f 1)
 
 .PHONY: test-long
-test-long: test ## Run everything, the soak and the twenty repeats of the experiment in every set-up included
+test-long: test ## Run everything, many kills of the sidecar, the soak and the twenty repeats of the experiment in every set-up included
+	@FENCELINE_KILLS=100 $(TEST) -count=1 -run TestMarksInAFileNeverGoBackWhenTheProcessIsKilled ./sidecar
 	@$(MAKE) soak
 	@$(MAKE) demo-all N=20
 

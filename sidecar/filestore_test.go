@@ -126,7 +126,13 @@ func TestMarkFileThatIsNotThereOrNotWholeStopsTheStart(t *testing.T) {
 func TestMarksInAFileNeverGoBackWhenTheProcessIsKilled(t *testing.T) {
 	t.Parallel()
 	f := newFileSidecar(t, resource(t, nil))
-	const keys, rounds = 12, 8
+	const keys = 12
+	rounds := 8
+	if text := os.Getenv("FENCELINE_KILLS"); text != "" { // make test-long
+		var err error
+		rounds, err = strconv.Atoi(text)
+		require.NoError(t, err)
+	}
 	var admitted [keys]int64 // by a client that got its answer
 	var next [keys]int64     // tokens that were tried
 	for round := range rounds {

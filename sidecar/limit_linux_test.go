@@ -15,7 +15,7 @@ import (
 // limitFileSize keeps a process from making files larger than that: as on a full disk its writes fail.
 func limitFileSize(t *testing.T, pid int, size uint64) {
 	t.Helper()
-	require.NoError(t, unix.Prlimit(pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: size}, nil))
+	require.NoError(t, unix.Prlimit(pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: unix.RLIM_INFINITY}, nil))
 }
 
 // A full disk: 503, and nothing reaches the resource that wasn't admitted.
@@ -50,6 +50,11 @@ func TestFullDiskForwardsNothing(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, refused, 20, "%d admitted", admitted)
+	limitFileSize(t, f.PID(), unix.RLIM_INFINITY)
+	f.eventually(t, "room again", func() bool { return f.ready(t) })
+	status, body := f.put(t, "another", 5)
+	require.Equal(t, http.StatusOK, status, body)
+	admitted++
 	mu.Lock()
 	defer mu.Unlock()
 	require.Equal(t, admitted, forwarded)

@@ -21,7 +21,7 @@ const description = `Two writers keep one file on nginx, each with lockd exec an
 
 Writer A takes the lock and is frozen (SIGSTOP) right before it writes. Its lease ends, B takes over and writes the file. A wakes and
 writes. Straight to nginx, A's old text ends up in the file; through the sidecar A gets 409 FENCED_OUT and the file stays B's.
-The sidecar keeps its marks in a file of its own. Everything runs on 127.0.0.1, in a folder that is removed at the end.
+lockd runs with an etcd member inside, the sidecar keeps its marks in a file: no database. Everything runs on 127.0.0.1, in a folder that is removed at the end.
 Exit code 0 means that both runs showed exactly that.`
 
 type options struct {

@@ -128,7 +128,7 @@ func (a *App) Start(ctx context.Context) error {
 	a.metrics = newReloadMetrics(registry, g.hash)
 	data := proxy.New(g.parts(), registry, a.logger.Named("proxy"))
 	if g.backing.pool != nil {
-		a.recordRejections(g.cfg, registry)
+		a.recordRejections(ctx, g.cfg, registry)
 		data.RecordTo(a.recorder.Record)
 	}
 	a.data = proxy.NewSwitch(data)

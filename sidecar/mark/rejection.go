@@ -43,9 +43,9 @@ type Recorder struct {
 	ended   sync.WaitGroup
 }
 
-// NewRecorder starts a recorder. Rows are kept for the given time; failed hears of the first fault of each run of faults.
-func NewRecorder(log RejectionLog, keep time.Duration, failed func(error)) *Recorder {
-	ctx, stop := context.WithCancel(context.Background())
+// NewRecorder starts a recorder, which runs until Stop. Rows are kept for the given time; failed hears of the first fault of each run of faults.
+func NewRecorder(ctx context.Context, log RejectionLog, keep time.Duration, failed func(error)) *Recorder {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r := &Recorder{log: log, queue: make(chan Rejection, maxQueued), failed: failed, stop: stop}
 	r.Keep(keep)
 	r.ended.Go(func() { r.write(ctx) })

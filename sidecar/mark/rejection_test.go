@@ -63,7 +63,7 @@ func TestRecorderWritesInBatchesAndPrunesEveryHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &memoryLog{}
-		r := NewRecorder(log, time.Hour, func(error) {})
+		r := NewRecorder(t.Context(), log, time.Hour, func(error) {})
 		for i := range 1000 {
 			r.Record(Rejection{Presented: lock.Token(i + 1)})
 		}
@@ -84,7 +84,7 @@ func TestRecorderNeverWaitsForItsLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &memoryLog{hang: true}
-		r := NewRecorder(log, time.Hour, func(error) {})
+		r := NewRecorder(t.Context(), log, time.Hour, func(error) {})
 		start := time.Now()
 		const sent = maxQueued + maxBatch + 500
 		for i := range sent {
@@ -107,7 +107,7 @@ func TestRecorderTriesAgainAndTellsOfItsFirstFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &memoryLog{fault: errors.New("down")}
 		faults := 0
-		r := NewRecorder(log, time.Hour, func(error) { faults++ })
+		r := NewRecorder(t.Context(), log, time.Hour, func(error) { faults++ })
 		r.Record(Rejection{Presented: 1})
 		time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's clock
 		require.Equal(t, 1, faults)

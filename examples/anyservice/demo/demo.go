@@ -3,17 +3,14 @@ package demo
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"fenceline/internal/pgserver"
 	"fenceline/internal/process"
 )
 
@@ -105,28 +102,11 @@ func (d *demo) round(ctx context.Context, fenced bool) error {
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.Out, format+"\n", args...) }
 
-// startLockd runs lockd on a database server of its own, which is gone at the end.
+// startLockd runs lockd with an etcd member inside: no database, nothing else.
 func (d *demo) startLockd(ctx context.Context) error {
-	server, err := pgserver.Start(ctx, pgserver.Options{Name: "anyservice", Progress: d.Out})
-	if err != nil {
-		return err
-	}
-	d.stops = append(d.stops, server.Stop)
-	url := server.URL("postgres")
-	migrate, err := process.Start(ctx, process.Spec{Name: "migrate", Path: d.Lockd, Args: []string{"migrate"}, Env: []string{"LOCKD_DATABASE_URL=" + url}, LogDir: d.dir})
-	if err != nil {
-		return err
-	}
-	if code, err := migrate.Wait(ctx); err != nil || code != 0 {
-		return errors.Join(err, fmt.Errorf("lockd migrate: exit code %d:\n%s", code, migrate.Tail()))
-	}
-	login, err := makeLogin(ctx, server, url)
-	if err != nil {
-		return err
-	}
 	p, err := d.start(ctx, process.Spec{
-		Name: "lockd", Path: d.Lockd, Args: []string{"serve"}, LogDir: d.dir,
-		Env: []string{"LOCKD_DATABASE_URL=" + login, "LOCKD_LISTEN=127.0.0.1:0", "LOCKD_ADMIN_LISTEN=127.0.0.1:0"},
+		Name: "lockd", Path: d.Lockd, Args: []string{"serve", "--etcd-embedded", filepath.Join(d.dir, "lockd-data")}, LogDir: d.dir,
+		Env: []string{"LOCKD_LISTEN=127.0.0.1:0", "LOCKD_ADMIN_LISTEN=127.0.0.1:0"},
 	})
 	if err != nil {
 		return err
@@ -134,20 +114,6 @@ func (d *demo) startLockd(ctx context.Context) error {
 	address, err := p.Address(ctx, "api")
 	d.lockd = "http://" + address
 	return err
-}
-
-// makeLogin makes a login with lockd's role: no process runs as the database's owner.
-func makeLogin(ctx context.Context, server *pgserver.Server, url string) (string, error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return "", fmt.Errorf("connect: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	password := rand.Text()
-	if _, err := conn.Exec(ctx, "CREATE ROLE anyservice_lockd LOGIN PASSWORD '"+password+"' IN ROLE lockapp"); err != nil {
-		return "", fmt.Errorf("make a login: %w", err)
-	}
-	return server.URLFor("postgres", "anyservice_lockd", password), nil
 }
 
 // startSidecar makes the sidecar's mark file and runs it before the service.
@@ -179,8 +145,8 @@ func (d *demo) start(ctx context.Context, spec process.Spec) (*process.Process, 
 
 func (d *demo) close(ctx context.Context) error {
 	var errs []error
-	for i := len(d.stops) - 1; i >= 0; i-- {
-		errs = append(errs, d.stops[i](ctx))
+	for _, stop := range slices.Backward(d.stops) {
+		errs = append(errs, stop(ctx))
 	}
 	return errors.Join(append(errs, os.RemoveAll(d.dir))...)
 }

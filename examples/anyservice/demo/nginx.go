@@ -56,17 +56,18 @@ func Nginx(ctx context.Context, program, dir string) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{Address: address, Folder: filepath.Join(dir, "www", "docs"), Stop: p.Stop}
-	if err := waitFor(ctx, "nginx to listen", func() bool { return answers(ctx, address) || ended(p) }); err != nil {
+	if err := waitFor(ctx, "nginx to listen", func() bool { return answers(ctx, address) || ended(ctx, p) }); err != nil {
 		return nil, err
 	}
-	if ended(p) {
+	if ended(ctx, p) {
 		return nil, fmt.Errorf("nginx ended at once:\n%s", p.Tail())
 	}
 	return s, nil
 }
 
-func ended(p *process.Process) bool {
-	ctx, cancel := context.WithCancel(context.Background())
+// ended says whether a process has ended already.
+func ended(ctx context.Context, p *process.Process) bool {
+	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	_, err := p.Wait(ctx)
 	return err == nil

@@ -110,7 +110,7 @@ func (w *writing) commandID(ctx context.Context) (int, error) {
 	err := waitFor(ctx, w.Name()+" to hold the lock", func() bool {
 		var err error
 		text, err = os.ReadFile(filepath.Join(w.dir, "pid"))
-		return err == nil || ended(w.Process)
+		return err == nil || ended(ctx, w.Process)
 	})
 	if err != nil {
 		return 0, err

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -58,8 +59,8 @@ type File struct {
 	db     *bbolt.DB
 	opened os.FileInfo // of the file that we hold
 	queue  queue
-	// unproven is set after a commit that failed, until one succeeds. The goroutine that commits has it to itself.
-	unproven bool
+	// unproven is set after a commit that failed, until one succeeds. Only the goroutine that commits sets it.
+	unproven atomic.Bool
 
 	mu     sync.Mutex
 	failed error // why nothing can be trusted to this file any more, until a restart

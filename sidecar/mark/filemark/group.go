@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 type operation struct {
 	ctx       context.Context //nolint:containedctx // so that what nobody waits for any more isn't done
 	admission mark.Admission
+	probe     bool // decides nothing; it only proves that the file can be written
 	reject    bool // a key without a mark isn't known
 	maxJump   int64
 	decision  mark.Decision
@@ -120,7 +122,7 @@ func (f *File) commit(group []*operation) {
 	case err != nil:
 		f.afterFailure(err)
 	default:
-		f.unproven = false
+		f.unproven.Store(false)
 	}
 	for _, op := range group {
 		if err != nil {
@@ -133,7 +135,11 @@ func (f *File) commit(group []*operation) {
 // decisions that write nothing aren't given until a later commit has succeeded, which makes everything before it durable too. A full disk is worth
 // trying again; after any other fault the kernel may have dropped what it couldn't write, so only a fresh look at the file helps.
 func (f *File) afterFailure(err error) {
-	f.unproven = true
+	f.unproven.Store(true)
+	// bbolt gives the reason for a file that can't grow as text only; at that point nothing has been written.
+	if strings.HasPrefix(err.Error(), "file resize error") {
+		return
+	}
 	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, bbolterrors.ErrMaxSizeReached} {
 		if errors.Is(err, full) {
 			return
@@ -154,6 +160,9 @@ func (f *File) decideGroup(tx *bbolt.Tx, group []*operation) error {
 			op.err = fmt.Errorf("%w: %w", mark.ErrUnavailable, err)
 			continue
 		}
+		if op.probe {
+			continue
+		}
 		raised, isNew, err := f.decide(tx, op, now)
 		if err != nil {
 			return err
@@ -163,7 +172,7 @@ func (f *File) decideGroup(tx *bbolt.Tx, group []*operation) error {
 			added[op.admission.Guard]++
 		}
 	}
-	if !wrote && !f.unproven {
+	if !wrote && !f.unproven.Load() {
 		return errNothingToWrite
 	}
 	for name, n := range added {

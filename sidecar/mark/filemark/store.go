@@ -114,5 +114,14 @@ func get(marks *bbolt.Bucket, guard, key string) (token lock.Token, found bool, 
 	return token, err == nil, err
 }
 
-// Check says whether the file can be trusted with marks.
-func (s *Store) Check(context.Context) error { return s.file.usable() }
+// Check says whether the file can be trusted with marks. After a commit that failed it tries one: a sidecar that isn't ready gets no requests that
+// would.
+func (s *Store) Check(ctx context.Context) error {
+	if err := s.file.usable(); err != nil || !s.file.unproven.Load() {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	_, err := s.file.do(ctx, &operation{probe: true})
+	return err
+}
