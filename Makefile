@@ -32,7 +32,7 @@ help: ## Show this list
 .PHONY: build
 build: ## Build lockd, sidecar, paysvc and the demos into bin/
 	@mkdir -p bin
-	@for program in lockd sidecar paysvc examples/payouts examples/anyservice; do \
+	@for program in lockd sidecar paysvc examples/payouts examples/payouts/fleet examples/anyservice; do \
 		echo "building bin/$${program##*/} (the first time a minute or two for all, then a second)"; \
 		$(GO) build -trimpath -o bin/ ./$$program; \
 	done
@@ -50,6 +50,10 @@ demo-anyservice: build ## Put the sidecar before nginx, with its marks in a file
 demo-all: deps build ## Run the experiment in every set-up and with each guard alone; one table
 	@bin/payouts --bin bin --all --repeat $(N)
 
+.PHONY: fleet
+fleet: deps build ## Let twelve workers pay 2 000 payouts while they are killed and paused, in three set-ups (N repeats)
+	@bin/fleet --bin bin --repeat $(N)
+
 .PHONY: test
 test: deps ## Run every test that fits ten minutes, on real servers, with the race detector
 	@$(WITH_POSTGRES) $(TEST) ./...
@@ -63,6 +67,7 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 test-long: test ## Run everything, many kills of the sidecar, the soak and the twenty repeats of the experiment in every set-up included
 	@FENCELINE_KILLS=100 $(TEST) -count=1 -run TestMarksInAFileNeverGoBackWhenTheProcessIsKilled ./sidecar
 	@$(MAKE) soak
+	@$(MAKE) fleet N=3
 	@$(MAKE) demo-all N=20
 
 .PHONY: soak

@@ -36,8 +36,10 @@ func waitReady(ctx context.Context, p *process.Process, url string) error {
 }
 
 // poll waits a little, or returns why there is no more time.
-func poll(ctx context.Context) error {
-	timer := time.NewTimer(pollInterval)
+func poll(ctx context.Context) error { return pollEvery(ctx, pollInterval) }
+
+func pollEvery(ctx context.Context, interval time.Duration) error {
+	timer := time.NewTimer(interval)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

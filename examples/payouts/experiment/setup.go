@@ -30,6 +30,8 @@ type Setup struct {
 	// Unenforced turns the sidecars' guarded routes to mode "off". It is the negative
 	// control: the sidecars are in the path, yet nothing is fenced, so the experiment must fail.
 	Unenforced bool
+	// RailFlags are further flags of the rail-stub, such as its faults.
+	RailFlags []string
 }
 
 // guarded says whether anything stands at the guard's place.

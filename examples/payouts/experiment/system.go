@@ -74,7 +74,7 @@ func (s *System) startServices(ctx context.Context) error {
 		return err
 	}
 	s.lockdLog = lockd.LogFile()
-	rail, _, err := s.start(ctx, daemonSpec{name: "rail-stub", program: "paysvc", args: []string{"rail-stub", "--log", s.railLog}, noAdmin: true})
+	rail, _, err := s.start(ctx, daemonSpec{name: "rail-stub", program: "paysvc", args: append([]string{"rail-stub", "--log", s.railLog}, s.Setup.RailFlags...), noAdmin: true})
 	if err != nil {
 		return err
 	}
