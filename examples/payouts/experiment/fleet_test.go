@@ -15,7 +15,7 @@ func TestSmallFleetLosesAndMakesNoMoney(t *testing.T) {
 	ctx, b, out := newBench(t)
 	setup := FleetSetups()[0]
 	result, err := b.RunFleet(ctx, setup, Fleet{
-		Executors: 3, Payouts: 60, Accounts: 6, Seed: 7, LoseAnswer: 0.05, Decline: 0.03, Calm: 250 * time.Millisecond,
+		Executors: 3, Payouts: 60, Accounts: 6, Seed: 7, LoseAnswer: 0.05, Decline: 0.03, Calm: 600 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	require.NoError(t, JudgeFleet(result))
