@@ -159,6 +159,9 @@ func (c *execCmd) acquire(o lockclient.Options, signals <-chan os.Signal) (sessi
 			if number, ok := ending(s); ok {
 				cancel(&exitError{exitSignal + number, fmt.Sprintf("exec: %s while waiting for the lock; the command wasn't run", s)})
 			}
+			if s == syscall.SIGTSTP { // Ctrl-Z; a session that expires meanwhile is noticed afterwards
+				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			}
 			continue
 		case <-done:
 		}

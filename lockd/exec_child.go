@@ -57,18 +57,25 @@ func startChild(path string, argv, environment []string) (*child, error) {
 	return r.c, r.err
 }
 
-// wait tells of what becomes of the command, until it has ended.
+// wait tells of what becomes of the command, and reaps what has been adopted meanwhile.
 func (c *child) wait() {
+	told := false
 	for {
 		var status syscall.WaitStatus
-		_, err := syscall.Wait4(c.pid, &status, syscall.WUNTRACED, nil)
+		pid, err := syscall.Wait4(-1, &status, syscall.WUNTRACED, nil)
 		switch {
 		case err == syscall.EINTR:
-		case err == nil && status.Stopped():
+		case err != nil: // there are no children any more
+			if !told {
+				c.ended <- outcome{err: err}
+			}
+			return
+		case pid != c.pid:
+		case status.Stopped():
 			c.stopped <- status.StopSignal()
 		default:
-			c.ended <- outcome{status: status, err: err}
-			return
+			told = true
+			c.ended <- outcome{status: status}
 		}
 	}
 }
@@ -78,13 +85,4 @@ func (c *child) signal(s syscall.Signal) { _ = syscall.Kill(-c.pid, s) }
 
 // rest says, once the command has ended, whether its group still has processes. No other group can have the number while it has: the system gives
 // away no number that a group has, and goes around all others first.
-func (c *child) rest() bool {
-	for {
-		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-c.pid, &status, syscall.WNOHANG, nil) // those that have been adopted
-		if err != nil || pid <= 0 {
-			break
-		}
-	}
-	return syscall.Kill(-c.pid, 0) != syscall.ESRCH
-}
+func (c *child) rest() bool { return syscall.Kill(-c.pid, 0) != syscall.ESRCH }

@@ -12,5 +12,5 @@ func ownGroup() *syscall.SysProcAttr {
 }
 
 // adoptOrphans makes the command's own children ours when it ends before them. Otherwise they would be whoever's process 1 is, who may
-// never reap them, and a zombie can't be told from a process.
+// never reap them, and a group of zombies can't be told from a living one.
 func adoptOrphans() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
