@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -26,6 +27,7 @@ func (a *API) Operators() http.Handler {
 				request.Header.Add(name, value)
 			}
 		}
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(httpserver.ReadTimeout)) // one that can't be set isn't a connection
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, httpserver.MaxBody))
 		request.SetBody(body)
 		var ctx fasthttp.RequestCtx

@@ -201,7 +201,9 @@ func TestAdminListenerHasOperatorsCallsOnly(t *testing.T) {
 	status, body = ask(open, revoke)
 	require.Equal(t, 400, status)
 	require.Contains(t, body, "reason")
-	status, _ = ask(serveTo(t, &fakeStore{broken: true}, httpapi.Callers{AdminIsOpen: true}), contract()["revoke"])
+	broken := serveTo(t, &fakeStore{broken: true}, httpapi.Callers{AdminIsOpen: true})
+	status, _ = ask(broken, contract()["revoke"])
 	require.Equal(t, 500, status, "a panic is one request's fault here too")
+	require.Regexp(t, `"event":"operator_called".*"status":500`, broken.log.String(), "and audited")
 	require.Equal(t, 1.0, open.requests(t)["revoke 2xx"])
 }

@@ -126,15 +126,16 @@ func (a *API) serve(ctx *fasthttp.RequestCtx, admin bool) {
 	traceID := httperr.TraceID(ctx)
 	c := &call{RequestCtx: ctx, ctx: lock.WithTraceID(callCtx, traceID), traceID: traceID, admin: admin, name: httpserver.NoRoute}
 	found, err := a.admit(c)
+	if found.operator {
+		c.SetStatusCode(fasthttp.StatusInternalServerError) // what the audit says when the call panics
+		defer a.operatorCalled(c)
+	}
 	if err == nil {
 		err = a.dispatch(c, found)
 	}
 	if err != nil {
 		a.callerRefused(c, err)
 		a.refuse(c, err)
-	}
-	if found.operator {
-		a.operatorCalled(c)
 	}
 }
 
