@@ -47,7 +47,7 @@ demo-anyservice: build ## Put the sidecar before nginx, with its marks in a file
 	@bin/anyservice --bin bin
 
 .PHONY: demo-all
-demo-all: deps build ## Run the experiment in every set-up and with each guard alone; one table
+demo-all: deps build ## Run the experiment in all four set-ups and with each guard alone; one table
 	@bin/payouts --bin bin --all --repeat $(N)
 
 .PHONY: fleet

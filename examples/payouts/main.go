@@ -29,7 +29,7 @@ without these, from two servers that are found or fetched and removed at the end
 type options struct {
 	Bin    string        `help:"Folder with the built programs lockd, sidecar and paysvc." default:"bin" type:"existingdir"`
 	Repeat int           `help:"Run everything this many times and require the same verdict each time." default:"1" name:"repeat"`
-	All    bool          `help:"Play every set-up, plain and fenced, and each guard alone, and print the numbers in one table."`
+	All    bool          `help:"Play all four set-ups, and each guard alone, and print the numbers in one table."`
 	Keep   bool          `help:"At the end start the guarded system once more, print its addresses, and leave it running until Ctrl-C."`
 	Limit  time.Duration `help:"Time limit for one run." default:"2m"`
 	Config string        `help:"Folder with the configuration files." default:"configs" type:"existingdir"`
@@ -83,7 +83,7 @@ func run(ctx context.Context, opts options) (err error) {
 // verdict is the last line of a success.
 func verdict(opts options) string {
 	if opts.All {
-		return "verdict: without a guard CORRUPTED; with sidecars HELD; fenced HELD; each guard alone protects its own place and no other"
+		return "verdict: without a guard CORRUPTED; with sidecars HELD; fenced HELD, also with sidecars that check only; each guard alone protects its own place and no other"
 	}
 	return "verdict: without sidecar CORRUPTED, with sidecar HELD"
 }

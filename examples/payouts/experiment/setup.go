@@ -48,10 +48,11 @@ func Plain() []Setup {
 	}
 }
 
-// All are the set-ups with both guards or none and, after them, each guard alone, as a sidecar and in the process itself.
+// All are the four set-ups and, after them, each guard alone, as a sidecar and in the process itself.
 func All() []Setup {
 	return append(Plain(), []Setup{
 		{Name: "fenced", Title: "fenced without sidecar", Fenced: Both()},
+		{Name: "fenced_checked", Title: "fenced, sidecars check only", Fenced: Both(), Sidecars: Both(), CheckOnly: true},
 		{Name: "sidecar_account", Title: "plain, account sidecar only", Sidecars: Guards{Account: true}},
 		{Name: "sidecar_rail", Title: "plain, rail sidecar only", Sidecars: Guards{Rail: true}},
 		{Name: "fenced_account", Title: "fenced resource only", Fenced: Guards{Account: true}},
