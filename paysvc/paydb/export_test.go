@@ -13,6 +13,7 @@ func (s *Fenced) Broken(t *testing.T, statement, old, changed string) *Fenced {
 	broken := *s
 	text, ok := map[string]*string{
 		"raise": &broken.sql.raise, "claim": &broken.sql.claim, "debit": &broken.sql.debit, "leg": &broken.sql.leg, "transition": &broken.sql.transition,
+		"replay": &broken.sql.replay,
 	}[statement]
 	require.True(t, ok, statement)
 	require.Equal(t, 1, strings.Count(*text, old), "%q in %s", old, statement)

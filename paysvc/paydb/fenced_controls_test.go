@@ -137,3 +137,67 @@ func TestControlClaimThatRaisesTheFenceToItsOwnTokenRefusesItsOwnPosting(t *test
 	_, err = b.post(p.ID, 34)
 	fencedOut(t, err, payout.GuardAccount, 34, 34)
 }
+
+// repeatable makes the holder's write one that is recognised when it comes again.
+func repeatable(h payout.Holder, operation payout.Operation, id uuid.UUID) payout.Holder {
+	h.Request = &payout.Request{
+		Operation: operation, Key: "key-" + id.String(), Subject: id.String(), Token: h.Token,
+		Render: func(any) (payout.Answer, error) {
+			return payout.Answer{Status: 200, Body: []byte("under " + h.Token.String())}, nil
+		},
+	}
+	return h
+}
+
+// A stored answer that is given out before the fence is asked tells a holder whose lease is over that it may go on. It does so, and what it
+// does next is refused by (a): the money is covered, the holder's belief isn't.
+func TestControlReplayBeforeTheFenceTellsAStaleHolderToGoOn(t *testing.T) {
+	b := newFencedBench(t)
+	p, other := b.create(100), b.create(200)
+	claim := func(store *paydb.Fenced) (*payout.Answer, error) {
+		a := repeatable(holder("a", 33), payout.OperationClaim, p.ID)
+		_, err := store.Claim(t.Context(), p.ID, payout.Pending, a)
+		return a.Request.Replayed, err
+	}
+	replayed, err := claim(b.fenced)
+	require.NoError(t, err)
+	require.Nil(t, replayed)
+	require.NoError(t, b.claim(other.ID, 34)) // B takes the account over
+	b.exec("UPDATE payout SET state = 'RAIL_ACKED'  WHERE payout_id IN ($1, $2)", p.ID, other.ID)
+	_, err = b.post(other.ID, 34)
+	require.NoError(t, err)
+
+	_, err = claim(b.fenced)
+	fencedOut(t, err, payout.GuardAccount, 33, 34)
+	blind := b.fenced.Broken(t, "replay", "a.fence", "0")
+	replayed, err = claim(blind)
+	require.NoError(t, err)
+	require.Equal(t, "under 33", string(replayed.Body), "as if its grant were still good")
+
+	before := b.everything()
+	_, err = blind.Post(t.Context(), p.ID, repeatable(holder("a", 33), payout.OperationPost, p.ID))
+	fencedOut(t, err, payout.GuardAccount, 33, 34)
+	require.Equal(t, before, b.everything())
+}
+
+// The same for a posting: the stale holder is told of its own, and nothing is posted again, as the answer is all that is repeated.
+func TestControlReplayOfAPostingBeforeTheFenceMovesNoMoney(t *testing.T) {
+	b := newFencedBench(t)
+	p, other := b.ackedUnder(100, 33), b.create(200)
+	post := func(store *paydb.Fenced) (*payout.Answer, error) {
+		a := repeatable(holder("a", 33), payout.OperationPost, p.ID)
+		_, err := store.Post(t.Context(), p.ID, a)
+		return a.Request.Replayed, err
+	}
+	_, err := post(b.fenced)
+	require.NoError(t, err)
+	require.NoError(t, b.claim(other.ID, 35))
+	before := b.everything()
+	_, err = post(b.fenced)
+	fencedOut(t, err, payout.GuardAccount, 33, 34)
+	replayed, err := post(b.fenced.Broken(t, "replay", "a.fence", "0"))
+	require.NoError(t, err)
+	require.Equal(t, "under 33", string(replayed.Body))
+	require.Equal(t, before, b.everything())
+	b.sound()
+}

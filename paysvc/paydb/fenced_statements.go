@@ -6,11 +6,11 @@ package paydb
 // fencedStatements are the texts that fenced mode runs. They are fields so that a test can run the store with a statement that is
 // wrong on purpose.
 type fencedStatements struct {
-	raise, claim, debit, leg, transition string
+	raise, claim, debit, leg, transition, replay string
 }
 
 func newFencedStatements() fencedStatements {
-	return fencedStatements{raise: raiseFence, claim: claimFenced, debit: debitFenced, leg: insertFencedLeg, transition: transitionFenced}
+	return fencedStatements{raise: raiseFence, claim: claimFenced, debit: debitFenced, leg: insertFencedLeg, transition: transitionFenced, replay: selectPayoutFence}
 }
 
 // raiseFence: 0 or 1 row. It runs before claimFenced, in its transaction. None means that the account's fence is at or above the token, or that
