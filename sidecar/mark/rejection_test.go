@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,14 +70,14 @@ func TestRecorderWritesInBatchesAndPrunesEveryHour(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Equal(t, 1000, log.count())
+		r.Keep(2 * time.Hour)
+		time.Sleep(pruneEvery + time.Minute) //nolint:forbidigo // the bubble's clock
+		require.NoError(t, r.Stop(t.Context()))
+		require.Equal(t, []time.Duration{time.Hour, 2 * time.Hour}, log.pruned)
 		require.Less(t, len(log.sizes), 500)
 		for i, row := range log.rows {
 			require.Equal(t, lock.Token(i+1), row.Presented, "in their order")
 		}
-		r.Keep(2 * time.Hour)
-		time.Sleep(pruneEvery + time.Minute) //nolint:forbidigo // the bubble's clock
-		require.Equal(t, []time.Duration{time.Hour, 2 * time.Hour}, log.pruned)
-		require.NoError(t, r.Stop(t.Context()))
 	})
 }
 
@@ -106,18 +107,18 @@ func TestRecorderTriesAgainAndTellsOfItsFirstFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &memoryLog{fault: errors.New("down")}
-		faults := 0
-		r := NewRecorder(t.Context(), log, time.Hour, func(error) { faults++ })
+		var faults atomic.Int64
+		r := NewRecorder(t.Context(), log, time.Hour, func(error) { faults.Add(1) })
 		r.Record(Rejection{Presented: 1})
 		time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's clock
-		require.Equal(t, 1, faults)
+		require.Equal(t, int64(1), faults.Load())
 		log.set(nil)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // the bubble's clock
 		require.Equal(t, 1, log.count())
 		log.set(errors.New("down again"))
 		r.Record(Rejection{Presented: 2})
 		time.Sleep(2 * time.Second) //nolint:forbidigo // the bubble's clock
-		require.Equal(t, 2, faults)
+		require.Equal(t, int64(2), faults.Load())
 		log.set(nil)
 		require.NoError(t, r.Stop(t.Context()))
 		require.Equal(t, 2, log.count(), "what waited is written at the end")
