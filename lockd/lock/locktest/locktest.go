@@ -47,6 +47,7 @@ func Scenarios() []Scenario {
 		{"heartbeatKeepsASessionAndItsGrantsAlive", heartbeatKeepsAlive},
 		{"revocationWithAnotherExpectedTokenChangesNothing", revocationChecksTheExpectedToken},
 		{"waitersAreServedInTheOrderOfArrival", waitersAreServedInOrder},
+		{"waiterIsWokenThroughAnotherReplica", waiterIsWokenThroughAnotherReplica},
 		{"waiterIsGrantedWhenTheLeaseRunsOut", waiterIsGrantedWhenTheLeaseRunsOut},
 		{"cancelledWaiterLeavesNoGrant", cancelledWaiterLeavesNoGrant},
 		{"tokensIncreaseInTheOrderOfGrantsOnAHotKey", TokensIncreaseOnAHotKey},
