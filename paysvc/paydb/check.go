@@ -13,7 +13,7 @@ import (
 
 // Contract is the schema that this package's statements are written for.
 func Contract() postgres.Contract {
-	return postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "paydb", Min: 1, Max: 1}
+	return postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "paydb", Min: 2, Max: 2}
 }
 
 var (
