@@ -53,7 +53,7 @@ type Transfer struct {
 // Events of lockd's log that tell of a grant.
 const (
 	eventGranted  = "lock_granted"
-	eventReleased = "lock_released"
+	eventReleased = "lock_released" // a stale one ended nothing, but says that the grant was over by then, such as with its session
 	eventExpired  = "lease_expired"
 	eventRevoked  = "lock_revoked"
 )
@@ -94,7 +94,6 @@ func parseGrant(line []byte) (Grant, bool, error) {
 		Token       int64     `json:"token"`
 		OwnerID     string    `json:"ownerId"`
 		LeaseMillis int64     `json:"leaseMillis"`
-		Stale       bool      `json:"stale"`
 	}
 	if err := json.Unmarshal(line, &e); err != nil {
 		return Grant{}, false, nil //nolint:nilerr // not an event
@@ -106,9 +105,6 @@ func parseGrant(line []byte) (Grant, bool, error) {
 	}
 	if e.LockKey == "" || e.Token <= 0 || e.Timestamp.IsZero() || e.Event == eventGranted && (e.OwnerID == "" || e.LeaseMillis <= 0) {
 		return Grant{}, false, fmt.Errorf("an event %s lacks a field: %.200s", e.Event, line)
-	}
-	if e.Stale {
-		return Grant{}, false, nil // it ended nothing
 	}
 	return Grant{
 		Event: e.Event, Key: e.LockKey, Token: e.Token, Holder: e.OwnerID, AtMillis: e.Timestamp.UnixMilli(), LeaseMillis: e.LeaseMillis,

@@ -33,8 +33,10 @@ func FleetSetups() []Setup {
 const (
 	// fleetTTL is the lease of a fleet's workers. Half of the pauses are longer.
 	fleetTTL = 3 * time.Second
-	minPause = 500 * time.Millisecond
-	maxPause = 6 * time.Second
+	// fleetSessionTTL is above it, so that it is leases that end: lockd's log names the end of a lease, and not which grants a session took with it.
+	fleetSessionTTL = 20 * time.Second
+	minPause        = 500 * time.Millisecond
+	maxPause        = 6 * time.Second
 	// stalled is how long nothing may have happened before everybody is replaced and left in peace: a process doesn't take up again what it was fenced
 	// out of, so in the end a payout can need one that is new.
 	stalled = 15 * time.Second
@@ -139,7 +141,7 @@ func (r *fleetRun) launch(ctx context.Context, w *fleetWorker) error {
 	name := fmt.Sprintf("executor-%d-%d", w.number, w.generation)
 	p, err := process.Start(ctx, process.Spec{Name: name, Path: r.bench.program("paysvc"), LogDir: r.dir, Args: []string{
 		"executor", "--owner", name, "--lockd", r.lockd, "--resource", r.resource, "--rail-proxy", r.railProxy, "--lock-ttl", fleetTTL.String(),
-		"--session-ttl", fleetTTL.String(), "--acquire-wait", "50ms", "--poll-interval", "100ms",
+		"--session-ttl", fleetSessionTTL.String(), "--acquire-wait", "50ms", "--poll-interval", "100ms",
 	}})
 	if err != nil {
 		return err

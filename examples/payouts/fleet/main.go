@@ -69,7 +69,7 @@ func run(ctx context.Context, opts options) (err error) {
 				continue
 			}
 			fleet := experiment.Fleet{
-				Executors: opts.Executors, Payouts: opts.Payouts, Accounts: opts.Accounts, Seed: opts.Seed + uint64(i), //nolint:gosec // small
+				Executors: opts.Executors, Payouts: opts.Payouts, Accounts: opts.Accounts, Seed: opts.Seed + uint64(i),
 				LoseAnswer: opts.LoseAnswer, Decline: opts.Decline, Calm: opts.Calm,
 			}
 			if opts.Seed == 0 {
