@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
@@ -40,12 +41,19 @@ var errLeaseOver = errors.New("the etcd lease is over")
 
 // keepAlive lets a lease begin anew.
 func (s *Store) keepAlive(ctx context.Context, id clientv3.LeaseID, asked int64) (lease, error) {
-	ctx, flight := withFlight(ctx)
-	l, err := s.tryKeepAlive(ctx, id, asked)
-	if err != nil && !errors.Is(err, errLeaseOver) {
-		err = s.silent(ctx, unwritten(fmt.Errorf("keep an etcd lease alive: %w", err), flight))
+	for {
+		one, flight := withFlight(ctx)
+		l, err := s.tryKeepAlive(one, id, asked)
+		switch {
+		case err == nil, errors.Is(err, errLeaseOver):
+			return l, err
+		case !errors.Is(err, rpctypes.ErrNoLeader):
+			return l, s.silent(ctx, unwritten(fmt.Errorf("keep an etcd lease alive: %w", err), flight))
+		}
+		if !pause(ctx, leaderPause) { // as for a write
+			return l, s.silent(ctx, unread(err))
+		}
 	}
-	return l, err
 }
 
 // tryKeepAlive asks once: the client's own KeepAliveOnce asks again and again without a pause.
@@ -85,7 +93,7 @@ func (s *Store) leaseFor(ctx context.Context, seconds int64) (lease, error) {
 		if err == nil {
 			return l, nil
 		}
-		if !errors.Is(err, errLeaseOver) {
+		if !errors.Is(err, errLeaseOver) && !errors.Is(err, rpctypes.ErrNoLeader) {
 			return lease{}, s.silent(ctx, unread(fmt.Errorf("keep an etcd lease alive: %w", err)))
 		}
 	}

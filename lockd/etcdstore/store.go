@@ -110,9 +110,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// limit bounds one call of the store.
+// limit bounds one call of the store. A member that knows no leader, being cut off from the others, refuses at once instead of keeping it waiting.
 func (s *Store) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, s.config.Timeout)
+	return context.WithTimeout(clientv3.WithRequireLeader(ctx), s.config.Timeout)
 }
 
 // wholeSeconds is how etcd counts: up.
