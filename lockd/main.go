@@ -33,12 +33,13 @@ Exit codes: 0 done, 1 failed (migrate --check: something is pending), 80 wrong u
 
 // cli is the command line.
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Run the lock service."`
-	Exec    execCmd    `cmd:"" help:"Run a command under a lock."`
-	Inspect inspectCmd `cmd:"" help:"Show who holds a lock, or every lock."`
-	Revoke  revokeCmd  `cmd:"" help:"End a holder's grant, as an operator."`
-	Migrate migrateCmd `cmd:"" help:"Bring lockdb's schema up to date."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Serve       serveCmd       `cmd:"" help:"Run the lock service."`
+	Exec        execCmd        `cmd:"" help:"Run a command under a lock."`
+	Inspect     inspectCmd     `cmd:"" help:"Show who holds a lock, or every lock."`
+	Revoke      revokeCmd      `cmd:"" help:"End a holder's grant, as an operator."`
+	FastForward fastForwardCmd `cmd:"" help:"Move the token source above what resources have seen."`
+	Migrate     migrateCmd     `cmd:"" help:"Bring lockdb's schema up to date."`
+	Version     versionCmd     `cmd:"" help:"Print the version."`
 }
 
 type serveCmd struct {
