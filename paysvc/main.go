@@ -1,4 +1,4 @@
-// Paysvc is a plain payment system: what the sidecar protects in the demonstration and in tests. Each role is a process of its own.
+// Paysvc is a payment system: what the sidecar protects in the demonstration and in tests. Each role is a process of its own.
 package main
 
 import (
@@ -12,8 +12,9 @@ import (
 	"fenceline/paysvc/app"
 )
 
-const description = `A payment system for demonstrations and tests, one role a process. Its roles trust the lock service and
-compare no fencing token: that is what the sidecar before them is for. All data is synthetic.
+const description = `A payment system for demonstrations and tests, one role a process. In plain mode, the default, its roles trust the lock
+service and compare no fencing token: that is what the sidecar before them is for. With --fencing-enabled they
+compare it themselves. All data is synthetic.
 
 Example:
   export PAYSVC_DATABASE_URL=postgres://paysvc:secret@127.0.0.1:5432/paydb
