@@ -91,7 +91,7 @@ func openEtcd(ctx context.Context, config Config, logger hclog.Logger) (*backend
 		}
 		settings.Endpoints = []string{member.endpoint()}
 	}
-	store, err := etcdstore.Open(settings)
+	store, err := etcdstore.Open(settings) //nolint:contextcheck // its background work ends with Close
 	if err != nil {
 		return nil, errors.Join(err, member.stop(ctx))
 	}
