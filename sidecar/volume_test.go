@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -162,7 +163,7 @@ func TestTenThousandIdleConnectionsDisturbNobody(t *testing.T) {
 				return err
 			}
 			_, err = io.Copy(io.Discard, response.Body)
-			return err
+			return errors.Join(err, response.Body.Close())
 		})
 	}
 	require.NoError(t, opening.Wait())

@@ -20,7 +20,7 @@ const releaseLocks = `SELECT released, held FROM release_locks($1::text[], $2::b
 func (s *Store) Delete(ctx context.Context, key string, token lock.Token) (lock.Released, error) {
 	result, err := do(ctx, s, "release", s.releases, key, token)
 	if err == nil && !result.Stale {
-		s.freed(key, token)
+		s.freed(ctx, key, token)
 	}
 	return result, err
 }

@@ -63,7 +63,7 @@ func (s *Store) Revoke(ctx context.Context, request lock.RevokeRequest) (lock.Re
 	if err != nil {
 		return lock.Revocation{}, err
 	}
-	s.freed(request.Key, result.RevokedToken)
+	s.freed(ctx, request.Key, result.RevokedToken)
 	return result, nil
 }
 

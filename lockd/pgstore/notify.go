@@ -36,7 +36,7 @@ type notices struct {
 }
 
 // freed tells whoever waits for the key, soon, that the grant with the token has ended. An empty key stands for any.
-func (s *Store) freed(key string, token lock.Token) {
+func (s *Store) freed(ctx context.Context, key string, token lock.Token) {
 	n := &s.notices
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -52,20 +52,20 @@ func (s *Store) freed(key string, token lock.Token) {
 	}
 	if !n.sending {
 		n.sending, n.idle = true, make(chan struct{})
-		go s.sendNotices(n.idle)
+		go s.sendNotices(context.WithoutCancel(ctx), n.idle)
 	}
 }
 
 // sendNotices sends what there is until there is nothing. What can't be sent is dropped: it was a hint.
-func (s *Store) sendNotices(done chan struct{}) {
+func (s *Store) sendNotices(ctx context.Context, done chan struct{}) {
 	defer close(done)
 	for {
 		grants := s.notices.take()
 		if grants == nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
-		err := s.notify(ctx, payloads(grants))
+		one, cancel := context.WithTimeout(ctx, noticeTimeout)
+		err := s.notify(one, payloads(grants))
 		cancel()
 		if err != nil {
 			s.logger.Debug("waiters weren't told of freed keys", "event", "notify_failed", "error", err)

@@ -37,7 +37,7 @@ func (s *Store) Reap(ctx context.Context, batch int) (expired []lock.Expired, mo
 		return nil, false, err
 	}
 	for _, e := range expired {
-		s.freed(e.Key, e.Token)
+		s.freed(ctx, e.Key, e.Token)
 	}
 	return expired, more, nil
 }

@@ -193,7 +193,7 @@ func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) error {
 	})
 	if err == nil {
 		for _, e := range ended {
-			s.freed(e.Key, e.Token)
+			s.freed(ctx, e.Key, e.Token)
 		}
 	}
 	return err

@@ -125,7 +125,7 @@ func trip[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*memb
 		})
 	})
 	if err == nil && swept {
-		s.freed("", 0) // whatever else the dead sessions held
+		s.freed(ctx, "", 0) // whatever else the dead sessions held
 	}
 	return outcomes, err
 }

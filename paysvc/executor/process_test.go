@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,7 +99,10 @@ func worksUntilToldToStop(t *testing.T, s *system) {
 	defer cancel()
 	admin, err := p.Address(ctx, "admin")
 	require.NoError(t, err)
-	require.Contains(t, get(t, "http://"+admin+"/metrics"), `payout_execute_seconds_count{outcome="posted"} 2`)
+	// The table shows the posting a moment before its answer has reached the executor.
+	require.Eventually(t, func() bool {
+		return strings.Contains(get(t, "http://"+admin+"/metrics"), `payout_execute_seconds_count{outcome="posted"} 2`)
+	}, patience, 20*time.Millisecond)
 	require.Contains(t, get(t, "http://"+admin+"/metrics"), "payout_backlog_age_seconds")
 	require.NoError(t, p.Stop(ctx))
 	require.Equal(t, executor.ExitDone, p.ExitCode())

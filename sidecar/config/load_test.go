@@ -410,10 +410,10 @@ func TestTLSIsWholeOrNotThere(t *testing.T) {
 	require.Equal(t, UpstreamTLS{CAFile: "/ca", CertificateFile: "/c", KeyFile: "/k", ServerName: "localhost"}, cfg.Upstream.TLS)
 	require.Equal(t, ListenTLS{CertificateFile: "/lc", KeyFile: "/lk", ClientCAFile: "/lca"}, cfg.ListenTLS)
 	require.Subset(t, cfg.SecretFiles, []string{"/ca", "/c", "/k", "/lc", "/lk", "/lca"}, "a change of any of them is followed")
-	oneFault(t, "url: http://127.0.0.1:8080", "url: http://127.0.0.1:8080\n  tls: { ca_file: /x }", "upstream.tls")
-	oneFault(t, "url: http://127.0.0.1:8080", "url: https://127.0.0.1:8080\n  tls: { key_file: /x }", "upstream.tls.key_file")
-	oneFault(t, "id: s1", "id: s1\nlisten_tls: { certificate_file: /x }", "listen_tls.certificate_file")
-	oneFault(t, "id: s1", "id: s1\nlisten_tls: { client_ca_file: /x }", "listen_tls.client_ca_file")
+	_ = oneFault(t, "url: http://127.0.0.1:8080", "url: http://127.0.0.1:8080\n  tls: { ca_file: /x }", "upstream.tls")
+	_ = oneFault(t, "url: http://127.0.0.1:8080", "url: https://127.0.0.1:8080\n  tls: { key_file: /x }", "upstream.tls.key_file")
+	_ = oneFault(t, "id: s1", "id: s1\nlisten_tls: { certificate_file: /x }", "listen_tls.certificate_file")
+	_ = oneFault(t, "id: s1", "id: s1\nlisten_tls: { client_ca_file: /x }", "listen_tls.client_ca_file")
 }
 
 func TestStreamingNeedsAKeyFromTheHead(t *testing.T) {

@@ -96,7 +96,7 @@ func TestUploadArrivesPieceByPiece(t *testing.T) {
 					for {
 						n, err := io.ReadFull(r.Body, piece)
 						if err != nil {
-							_, _ = fmt.Fprintf(w, "%v %d %q", err, r.ContentLength, r.TransferEncoding) //nolint:errorlint // for the test to compare
+							_, _ = fmt.Fprintf(w, "%v %d %q", err, r.ContentLength, r.TransferEncoding)
 							return
 						}
 						arrived <- n
@@ -242,9 +242,10 @@ func TestAdmittedStreamIsReadToItsEndWithoutItsClient(t *testing.T) {
 	c := dial(t, address)
 	_, err := io.WriteString(c, "PUT /files/7 HTTP/1.1\r\nHost: a\r\nX-Fencing-Token: 5\r\nContent-Length: 0\r\n\r\n")
 	require.NoError(t, err)
-	_, err = http.ReadResponse(bufio.NewReader(c), nil)
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
+	_ = response.Body.Close()
 	close(gone)
 	require.NoError(t, <-ended, "the resource could write all of it")
 }
