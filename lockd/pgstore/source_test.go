@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,13 +105,13 @@ func TestFastForwardAmongDrawsNeverGoesBack(t *testing.T) {
 	store, owner := open(t)
 	source := store.Store.(*pgstore.Store)
 	session, first := held(t, store, "key")
-	stop, stopped := context.WithCancel(t.Context())
+	var stop atomic.Bool
 	var group sync.WaitGroup
 	for i := range 4 {
 		replica := pgstore.New(openPool(t, pgtest.Login(t, owner, "lockapp")), 10*time.Second)
 		group.Go(func() {
 			last := first.Token
-			for stop.Err() == nil {
+			for !stop.Load() {
 				a, err := replica.Insert(t.Context(), fmt.Sprint("k", i), "alice", session.ID, 30*time.Second)
 				if err != nil || a.Grant.Token <= last {
 					t.Errorf("token %d after %d: %v", a.Grant.Token, last, err)
@@ -131,7 +132,7 @@ func TestFastForwardAmongDrawsNeverGoesBack(t *testing.T) {
 		require.GreaterOrEqual(t, from, highest)
 		require.Equal(t, highest+3, to)
 	}
-	stopped()
+	stop.Store(true)
 	group.Wait()
 }
 
