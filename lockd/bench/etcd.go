@@ -3,49 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
-	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
-
-// etcdCmd is a single etcd member in a process of its own, with etcd's own settings: it syncs every entry of its log.
-type etcdCmd struct {
-	Dir    string `help:"Data folder." required:""`
-	Client string `help:"Address for clients." required:""`
-	Peer   string `help:"Address for members." required:""`
-}
-
-func (c *etcdCmd) Run() error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	config := embed.NewConfig()
-	config.Name, config.Dir = "bench", c.Dir
-	client, peer := url.URL{Scheme: "http", Host: c.Client}, url.URL{Scheme: "http", Host: c.Peer}
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	config.InitialCluster = config.Name + "=" + peer.String()
-	config.LogLevel = "error"
-	server, err := embed.StartEtcd(config)
-	if err != nil {
-		return fmt.Errorf("start etcd: %w", err)
-	}
-	defer server.Close()
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-server.Err():
-		return fmt.Errorf("etcd: %w", err)
-	}
-}
 
 func etcdVersion() string { return version.Version }
 

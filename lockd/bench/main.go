@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"fenceline/lockd/robustness/etcdmember"
 )
 
 const description = `Measures lockd beside a single etcd with its Go client's Mutex, and beside the two bare statements of an acquire and
@@ -19,9 +21,9 @@ The table and, last, one line for each ratio go to standard output, progress to 
 is missed: the output says so.`
 
 type cli struct {
-	Run   runCmd   `cmd:"" default:"withargs" help:"Measure (the default)."`
-	Etcd  etcdCmd  `cmd:"" hidden:"" help:"Be an etcd server."`
-	Lockd lockdCmd `cmd:"" hidden:"" help:"Be lockd, under a profiler."`
+	Run   runCmd             `cmd:"" default:"withargs" help:"Measure (the default)."`
+	Etcd  etcdmember.Command `cmd:"" hidden:"" help:"Be an etcd server."`
+	Lockd lockdCmd           `cmd:"" hidden:"" help:"Be lockd, under a profiler."`
 }
 
 type runCmd struct {

@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"fenceline/internal/process"
+	"fenceline/lockd/robustness/etcdmember"
 	"fenceline/lockd/robustness/lockdb"
 )
 
@@ -118,7 +117,7 @@ func (b *bench) startPostgres(ctx context.Context, name string, settings map[str
 
 // startLockd starts lockd with its defaults; its log goes to a file. With a profile it runs in this program's binary, its own code unchanged.
 func (b *bench) startLockd(ctx context.Context, name, databaseURL string, clients int, profile string) (*lockd, error) {
-	address, adminAddress, err := twoPorts(ctx)
+	address, adminAddress, err := etcdmember.TwoPorts(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -149,18 +148,11 @@ func (b *bench) startLockd(ctx context.Context, name, databaseURL string, client
 }
 
 func (b *bench) startEtcd(ctx context.Context) (address string, err error) {
-	address, peer, err := twoPorts(ctx)
-	if err != nil {
-		return "", err
+	p, address, err := etcdmember.Start(ctx, b.dir)
+	if err == nil {
+		b.cleanups = append(b.cleanups, p.Stop)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program: %w", err)
-	}
-	return address, b.start(ctx, process.Spec{
-		Name: "etcd", Path: self, LogDir: b.dir, FileOnly: true,
-		Args: []string{"etcd", "--dir", filepath.Join(b.dir, "etcd"), "--client", address, "--peer", peer},
-	})
+	return address, err
 }
 
 func (b *bench) start(ctx context.Context, spec process.Spec) error {
@@ -220,20 +212,6 @@ func medianHandover(turns []handover) handover {
 		m.count += h.count
 	}
 	return m
-}
-
-// twoPorts finds two ports that nobody uses at this moment.
-func twoPorts(ctx context.Context) (first, second string, err error) {
-	var config net.ListenConfig
-	a, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", "", fmt.Errorf("find a free port: %w", err)
-	}
-	b, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", "", fmt.Errorf("find a free port: %w", errors.Join(err, a.Close()))
-	}
-	return a.Addr().String(), b.Addr().String(), errors.Join(a.Close(), b.Close())
 }
 
 // awaitReady asks until the answer is 200.
