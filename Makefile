@@ -7,7 +7,7 @@ GO       ?= go
 PG_MAJOR ?= 16
 N        ?= 1
 KEEP     ?=
-BACKEND  ?= pg
+BACKEND  ?= both
 # How long soak and fuzz take (each fuzz target this long).
 soak: FOR ?= 10m
 fuzz: FOR ?= 60s
@@ -71,7 +71,7 @@ test-long: test ## Run everything, many kills of the sidecar, the soak and the t
 	@$(MAKE) demo-all N=20
 
 .PHONY: soak
-soak: deps build ## Check lockd's answers while its processes are killed and its connections cut (FOR=10m)
+soak: deps build ## Check lockd's answers while its processes are killed and its connections cut (FOR=10m BACKEND=both)
 	@$(GO) run ./lockd/robustness/soak --lockd bin/lockd --for $(FOR) --backend $(BACKEND)
 
 .PHONY: fuzz

@@ -29,7 +29,9 @@ func Postgres(databaseURL string) (Backend, error) {
 func Etcd(address string) Backend {
 	return Backend{
 		Name: "etcd", Address: address,
-		Args:     func(address string) []string { return []string{"--backend", "etcd", "--etcd-endpoints", "http://" + address} },
+		Args: func(address string) []string {
+			return []string{"--backend", "etcd", "--etcd-endpoints", "http://" + address}
+		},
 		Env:      func(string) []string { return nil },
 		ShortTTL: 2 * time.Second, LongTTL: 10 * time.Second, SessionTTL: 2 * time.Second, Late: 5 * time.Second,
 	}

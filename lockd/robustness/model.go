@@ -130,7 +130,7 @@ func (m *keyModel) acquire(s *keyState, op *Op) bool {
 
 func (m *keyModel) renew(s *keyState, op *Op) bool {
 	if op.Result == Lost {
-		if m.holds(s, op.Token) && !m.inDoubt(s.holder.session, op) {
+		if m.holds(s, op.Token) {
 			m.over(s, op)
 		}
 		return true

@@ -3,11 +3,13 @@ package robustness_test
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"fenceline/internal/etcdtest"
 	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/process"
 	"fenceline/lockd/robustness"
@@ -16,7 +18,7 @@ import (
 
 // backends are the stores that lockd is tried on.
 func backends() map[string]func(t *testing.T) robustness.Backend {
-	return map[string]func(t *testing.T) robustness.Backend{"pg": onPostgres}
+	return map[string]func(t *testing.T) robustness.Backend{"pg": onPostgres, "etcd": onEtcd}
 }
 
 func onPostgres(t *testing.T) robustness.Backend {
@@ -24,6 +26,11 @@ func onPostgres(t *testing.T) robustness.Backend {
 	backend, err := robustness.Postgres(pgtest.Login(t, pgtest.Database(t, migrations.LockDB()), "lockapp"))
 	require.NoError(t, err)
 	return backend
+}
+
+func onEtcd(t *testing.T) robustness.Backend {
+	t.Helper()
+	return robustness.Etcd(strings.TrimPrefix(etcdtest.Start(t).Endpoint(), "http://"))
 }
 
 // wantsMore says whether a busy machine needs more time to bring about everything.
