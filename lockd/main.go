@@ -47,6 +47,7 @@ type serveCmd struct {
 	Listen      string `help:"Address of the API: host:port or unix:/path?mode=0660." env:"LOCKD_LISTEN" default:"127.0.0.1:7400"`
 	AdminListen string `help:"Address of health and metrics." env:"LOCKD_ADMIN_LISTEN" default:"127.0.0.1:7401"`
 	accessFlags `embed:""`
+	ListenURL   string        `help:"Connection URL that leads to lockdb itself, for notifications of freed locks, where the database URL leads through a transaction-mode pooler. Default: the database URL." env:"LOCKD_LISTEN_URL" placeholder:"URL"`
 	MaxWaiters  int           `help:"Clients that wait for locks here, at most; more are answered 429." env:"LOCKD_MAX_WAITERS" default:"10000"`
 	KeyWaiters  int           `help:"Clients that wait for one lock, at most." env:"LOCKD_MAX_WAITERS_PER_KEY" name:"max-waiters-per-key" default:"1000"`
 	Grace       time.Duration `help:"Time for requests under way after SIGTERM." env:"LOCKD_GRACE" default:"10s"`
@@ -60,7 +61,7 @@ func (c *serveCmd) Run() error {
 	}
 	return daemon.Run(context.Background(), app.New(app.Config{
 		Listen: c.Listen, AdminListen: c.AdminListen, AllowAnyHost: c.AllowAnyHost,
-		Backend: c.Backend, DatabaseURL: c.DatabaseURL, MaxConns: c.MaxConns, QueryMode: c.QueryMode, Etcd: c.etcd(),
+		Backend: c.Backend, DatabaseURL: c.DatabaseURL, MaxConns: c.MaxConns, QueryMode: c.QueryMode, ListenURL: c.ListenURL, Etcd: c.etcd(),
 		StoreTimeout: c.StoreTimeout, StartupTimeout: c.StartupTimeout,
 		MaxConnections: c.MaxConnections, Access: c.config(),
 		Waiters: lock.Limits{Waiters: c.MaxWaiters, WaitersPerKey: c.KeyWaiters},

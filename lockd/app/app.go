@@ -25,6 +25,7 @@ type Config struct {
 	DatabaseURL    string        // lockdb
 	MaxConns       int32         // connections to lockdb
 	QueryMode      string        // see postgres.Config
+	ListenURL      string        // to lockdb itself, for notifications, where DatabaseURL leads through a pooler; "": the same
 	StoreTimeout   time.Duration // for one statement
 	StartupTimeout time.Duration // for the first look at the store
 	Waiters        lock.Limits   // clients that wait for locks here

@@ -20,7 +20,7 @@ func openPG(ctx context.Context, config Config, logger hclog.Logger) (*backend, 
 	if err != nil {
 		return nil, fmt.Errorf("lockdb: %w", err)
 	}
-	store := pgstore.New(pool, config.StoreTimeout, pgstore.WithLogger(logger))
+	store := pgstore.New(pool, config.StoreTimeout, pgstore.WithLogger(logger), pgstore.WithDirectURL(config.ListenURL))
 	b := &backend{
 		name: "pg", place: "lockdb", store: store, check: store.Check,
 		hopeless: func(err error) bool {
