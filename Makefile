@@ -56,6 +56,7 @@ fleet: deps build ## Let twelve workers pay 2 000 payouts while they are killed 
 
 .PHONY: test
 test: deps ## Run every test that fits ten minutes, on real servers, with the race detector
+	@scripts/deps pgbouncer
 	@$(WITH_POSTGRES) $(TEST) ./...
 
 .PHONY: test-unit

@@ -48,13 +48,13 @@ func (s *Store) reapSessions(ctx context.Context, tx pgx.Tx, batch int) (ended [
 	if err != nil {
 		return nil, 0, err
 	}
-	doomed := map[uuid.UUID]bool{} // a session stands in as many rows as it has grants
+	doomed := map[string]bool{} // a session stands in as many rows as it has grants
 	var id uuid.UUID
 	var key *string
 	var token *lock.Token
 	var overdue float64
 	_, err = pgx.ForEachRow(rows, []any{&id, &key, &token, &overdue}, func() error {
-		doomed[id] = true
+		doomed[id.String()] = true
 		if key != nil {
 			ended = append(ended, lock.Expired{Key: *key, Token: *token, Overdue: seconds(overdue)})
 		}

@@ -93,8 +93,8 @@ SELECT d.session_id, e.lock_key, e.fencing_token, extract(epoch FROM now() - d.e
   FROM doomed d
   LEFT JOIN lock_entry e USING (session_id)`
 
-// reapSessions deletes them. Many rows.
-const reapSessions = `DELETE FROM lock_session WHERE session_id = ANY ($1)`
+// reapSessions deletes them. The ids come as text, since not every way of sending statements knows the parameter's type. Many rows.
+const reapSessions = `DELETE FROM lock_session WHERE session_id = ANY ($1::text[]::uuid[])`
 
 // countHeld returns one row.
 const countHeld = `
