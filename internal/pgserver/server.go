@@ -51,7 +51,8 @@ type Server struct {
 	version  string
 	cmd      *exec.Cmd
 	exited   chan struct{}
-	external *url.URL // set for a server that isn't ours
+	external *url.URL          // set for a server that isn't ours
+	settings map[string]string // of a copy that hasn't been started yet
 }
 
 // Start finds or fetches the server programs, makes a fresh cluster and starts it. Commits are durable, as
@@ -102,11 +103,16 @@ func External(ctx context.Context, serverURL string) (*Server, error) {
 	return s, nil
 }
 
-// create makes the cluster and starts it, on another port when the chosen one was taken meanwhile.
+// create makes the cluster and opens it, on another port when the chosen one was taken meanwhile.
 func (s *Server) create(ctx context.Context, settings map[string]string, pickPort func() (int, error)) error {
 	if err := s.initialise(ctx); err != nil {
 		return err
 	}
+	return s.open(ctx, settings, pickPort)
+}
+
+// open starts the cluster for the first time.
+func (s *Server) open(ctx context.Context, settings map[string]string, pickPort func() (int, error)) error {
 	var err error
 	for range portAttempts {
 		if s.port, err = pickPort(); err != nil {
@@ -270,7 +276,11 @@ func (s *Server) Restart(ctx context.Context) error {
 	if err := s.end(ctx, syscall.SIGINT); err != nil {
 		return err
 	}
-	if err := s.launch(ctx); err != nil {
+	start := s.launchAfter
+	if s.settings != nil {
+		start = s.openCopy
+	}
+	if err := start(ctx); err != nil {
 		return fmt.Errorf("restart PostgreSQL for %s: %w", s.name, err)
 	}
 	return nil

@@ -211,7 +211,7 @@ func TestCallerThatGivesUpIsLeftOutOrLearnsTheTruth(t *testing.T) {
 	require.False(t, isHeld)
 
 	left, leave := context.WithCancel(t.Context())
-	g, session = gather(t, 10*time.Second, left)
+	g, _ = gather(t, 10*time.Second, left)
 	leave()
 	found = g.letGo()
 	require.True(t, found["first flight"].Granted, "it was under way: the grant is there, and the caller is told")
