@@ -41,7 +41,7 @@ func Pooler(t testing.TB, databaseURL string) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	config := filepath.Join(dir, "pgbouncer.ini")
 	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // holds a test's password for a server on loopback
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `[databases]
+	text := fmt.Sprintf(`[databases]
 * = host=%s port=%s user=%s password=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -51,7 +51,8 @@ auth_type = any
 pool_mode = transaction
 default_pool_size = 8
 max_client_conn = 200
-`, u.Hostname(), u.Port(), u.User.Username(), password, port), 0o644)) //nolint:gosec // as above
+`, u.Hostname(), u.Port(), u.User.Username(), password, port)
+	require.NoError(t, os.WriteFile(config, []byte(text), 0o644)) //nolint:gosec // as above
 	var log strings.Builder
 	arguments := []string{config}
 	if os.Geteuid() == 0 {
