@@ -305,6 +305,10 @@ func (b broken) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 }
 
 // The suite can fail: stores that break one rule each are found out.
+// lateOrLost is what reading and then writing leads to, whichever is seen first: a lower token is admitted after a higher one, or a
+// write that was overtaken takes the mark back.
+const lateOrLost = "was admitted after|the mark is .* the highest admitted token"
+
 func TestConformanceFindsBrokenStores(t *testing.T) {
 	t.Parallel()
 	for name, control := range map[string]struct {
@@ -313,8 +317,8 @@ func TestConformanceFindsBrokenStores(t *testing.T) {
 		breakIt  func(t *testing.T, owner string, e marktest.Env) mark.OperatedStore
 		finding  string
 	}{
-		"read, then write":                {newEnv, marktest.OrderOfAdmissions, readThenWrite, "was admitted after"},
-		"read, then write, in fence.mark": {newOwnEnv, marktest.OrderOfAdmissions, ownReadThenWrite, "was admitted after"},
+		"read, then write":                {newEnv, marktest.OrderOfAdmissions, readThenWrite, lateOrLost},
+		"read, then write, in fence.mark": {newOwnEnv, marktest.OrderOfAdmissions, ownReadThenWrite, lateOrLost},
 		"equal counts as newer": {newEnv, byName("equalTokenIsAdmittedOnlyWhereTheRouteSaysSo"), func(_ *testing.T, _ string, e marktest.Env) mark.OperatedStore {
 			return broken{e.OperatedStore, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
 				a.Newer = false
@@ -334,7 +338,9 @@ func TestConformanceFindsBrokenStores(t *testing.T) {
 			owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
 			env := control.env(t, owner)
 			env.OperatedStore = control.breakIt(t, owner, env)
-			require.ErrorContains(t, control.scenario(ctx, env), control.finding)
+			err := control.scenario(ctx, env)
+			require.Error(t, err)
+			require.Regexp(t, control.finding, err.Error())
 		})
 	}
 }
