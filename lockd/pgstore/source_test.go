@@ -54,6 +54,7 @@ func TestRestoredDumpHandsOutNoTokenTwice(t *testing.T) {
 	original := pgstore.New(openPool(t, owner), 10*time.Second)
 	next(t, original, "before the dump")
 	good, bad := restored(t, owner, "restored_good"), restored(t, owner, "restored_bad")
+	original = pgstore.New(openPool(t, owner), 10*time.Second) // the copying ended the connections of the pool before
 	highest := lock.Token(0)
 	for i := range 5 {
 		highest = next(t, original, fmt.Sprint("after the dump", i))
