@@ -149,6 +149,11 @@ func (a *App) Start(ctx context.Context) error {
 
 // complete builds what a configuration needs, on the given backing or on one of its own.
 func (g *generation) complete(ctx context.Context, on *backing) (err error) {
+	for _, guard := range g.cfg.Guards {
+		if guard.OrdersEffects() {
+			return fmt.Errorf("guard %s: order: effects isn't served by this version yet; write order: admissions", guard.Name)
+		}
+	}
 	if g.rules, err = policy.New(g.cfg); err != nil {
 		return err
 	}

@@ -96,6 +96,7 @@ type File struct {
 // Postgres is a mark store in a PostgreSQL database.
 type Postgres struct {
 	URL       Secret
+	ListenURL Secret // for LISTEN, past a pooler; the same as URL where nothing else is given
 	MaxConns  int32
 	Timeout   time.Duration // bounds one admission; past it the answer is FENCE_UNAVAILABLE
 	QueryMode string        // as in postgres.Config
@@ -137,6 +138,7 @@ type Guard struct {
 	Mark    Mark
 	Order   Order
 	Advance Advance
+	Effects // beside Ownership only for an Order of effects
 }
 
 // Mark locates a guard's marks: in a table of the resource, or in the sidecar's own (fence.mark, or the store's file).

@@ -21,6 +21,7 @@ func (s section) crossCheck(c *Config, guards, routes []section) {
 			guards[i].fault("name", "no route uses this guard, so it guards nothing")
 		}
 	}
+	checkEffects(c, guards)
 	if c.Store.File.Path != "" {
 		checkFileStore(c, guards, routes)
 	}

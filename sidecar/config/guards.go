@@ -25,9 +25,8 @@ func (s section) guard() Guard {
 	if !s.has("mark") {
 		s.faults.add(s.position(), s.key("mark"), "missing: mark: { key_type: text } for the sidecar's own marks, or table, key, key_type and token for a column of yours")
 	}
-	g.Order = choice(s, "order", OrderEffects, []Order{OrderAdmissions}, map[Order]string{OrderEffects: "; write order: admissions"})
-	choice(s, "ownership", "shared", []string{"shared"}, map[string]string{"exclusive": "; write ownership: shared"})
 	g.Advance = choice(s, "advance", AdvanceSidecar, []Advance{AdvanceSidecar, AdvanceResource}, nil)
+	s.order(&g)
 	if g.Advance == AdvanceResource && s.has("mark") && g.Mark.Own() {
 		s.fault("advance", "nobody but the sidecar raises its own marks; name the resource's table, or write advance: sidecar")
 	}

@@ -78,11 +78,11 @@ func TestEveryDefaultIsFilledIn(t *testing.T) {
 		ID: "s1", Listen: "127.0.0.1:8081", Admin: Admin{Listen: "127.0.0.1:9081"},
 		Upstream: Upstream{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8080"}, ConnectTimeout: time.Second, ResponseTimeout: 10 * time.Second, IdleTimeout: time.Minute},
 		Store: Store{Postgres: Postgres{
-			URL: "postgres://u:hunter2@127.0.0.1/paydb", MaxConns: 8, Timeout: 500 * time.Millisecond, QueryMode: "cache_describe",
+			URL: "postgres://u:hunter2@127.0.0.1/paydb", ListenURL: "postgres://u:hunter2@127.0.0.1/paydb", MaxConns: 8, Timeout: 500 * time.Millisecond, QueryMode: "cache_describe",
 		}},
 		Token: Token{Header: "X-Fencing-Token", OwnerHeader: "X-Owner-Id", MaxJump: 1_000_000_000_000},
 		Guards: []Guard{{
-			Name: "account", LockKey: "{key}", Order: OrderAdmissions, Advance: AdvanceSidecar,
+			Name: "account", LockKey: "{key}", Order: OrderAdmissions, Advance: AdvanceSidecar, Effects: Effects{Ownership: OwnershipShared},
 			Mark: Mark{Table: []string{"account"}, Key: "account_id", KeyType: KeyUUID, Token: "fence", Missing: MissingReject},
 		}},
 		Routes: []Route{{
@@ -194,7 +194,7 @@ func TestWrongTypesAndValuesAreRefused(t *testing.T) {
 		{postgres, postgres + "    max_conns: 0\n", "store.postgres.max_conns", "want 1 to 1000"},
 		{postgres, postgres + "    query_mode: fast\n", "store.postgres.query_mode", "want one of"},
 		{"name: account\n", "name: Account\n", "guards[0].name", "lower-case"},
-		{"order: admissions", "order: none", "guards[0].order", "want one of admissions"},
+		{"order: admissions", "order: none", "guards[0].order", "want one of effects, admissions"},
 		{"order: admissions", "order: admissions\n    lock_key: \"payout:{id}\"", "guards[0].lock_key", "{key}"},
 		{"table: account", "table: a.b.c", "guards[0].mark.table", "table's name"},
 		{"table: account", "table: \"account.\"", "guards[0].mark.table", "table's name"},
@@ -251,10 +251,7 @@ func errorsOf(faults []Fault) []error {
 func TestPartsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ old, replacement, key, message string }{
-		{"order: admissions", "order: effects", "guards[0].order", "unsupported in this version: guards[0].order: effects; write order: admissions"},
-		{"    order: admissions\n", "", "guards[0].order", "unsupported in this version: guards[0].order: effects (the default); write order: admissions"},
 		{"order: admissions", "order: admissions\n    ownership: exclusive", "guards[0].ownership", "unsupported in this version: guards[0].ownership: exclusive; write ownership: shared"},
-		{"order: admissions", "order: admissions\n    unsettled: { after: 30s }", "guards[0].unsettled.after", "unsupported in this version: guards[0].unsettled.after; remove the key"},
 		{"id: s1", "tracing: { endpoint: http://h }", "tracing.endpoint", "unsupported in this version: tracing.endpoint; remove the key"},
 		{"id: s1", "admin: { token_file: /x }", "admin.token_file", "unsupported in this version: admin.token_file; remove the key"},
 	} {

@@ -134,8 +134,15 @@ func (s section) store() Store {
 	if address != "" && !postgresURL.MatchString(address.Reveal()) {
 		p.fault(p.given("url", "url_file"), "want postgres://user:password@host:port/database")
 	}
+	listen := address
+	if p.has("listen_url") {
+		if listen = p.secret("listen_url"); listen != "" && !postgresURL.MatchString(listen.Reveal()) {
+			p.fault("listen_url", "want postgres://user:password@host:port/database")
+		}
+	}
 	return Store{Postgres: Postgres{
 		URL:       address,
+		ListenURL: listen,
 		MaxConns:  int32(p.number("max_conns", defaultMaxConns, 1000)), //nolint:gosec // bounded
 		Timeout:   p.duration("timeout", defaultStoreTimeout, time.Millisecond, time.Minute),
 		QueryMode: choice(p, "query_mode", defaultQueryMode, []string{"cache_describe", "cache_statement", "exec", "simple_protocol"}, nil),

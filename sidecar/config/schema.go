@@ -24,6 +24,7 @@ upstream.tls.key_file
 upstream.tls.server_name
 store.postgres.url
 store.postgres.url_file
+store.postgres.listen_url
 store.postgres.max_conns
 store.postgres.timeout
 store.postgres.query_mode
@@ -46,10 +47,10 @@ guards[].mark.missing
 guards[].advance
 guards[].order
 guards[].ownership
-guards[].unsettled.after!
-guards[].unsettled.then!
-guards[].unsettled_status!
-guards[].restarts_with!
+guards[].unsettled.after
+guards[].unsettled.then
+guards[].unsettled_status
+guards[].restarts_with
 routes[].name
 routes[].match.methods
 routes[].match.path
