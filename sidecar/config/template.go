@@ -98,8 +98,11 @@ func (t Template) Resembles(path string) bool {
 	}
 	for i, s := range t.segments {
 		decoded, err := url.PathUnescape(parts[i])
+		if err != nil {
+			decoded = parts[i] // a careless reader of what is no encoding may take it as it stands
+		}
 		switch {
-		case err != nil || decoded == "":
+		case decoded == "":
 			return false
 		case s.param != "" || strings.EqualFold(strings.TrimSpace(decoded), s.literal):
 			continue

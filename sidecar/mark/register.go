@@ -14,8 +14,9 @@ type Row int64
 // Entry is an admission whose request stays registered until it is settled.
 type Entry struct {
 	Admission
-	// Raise is the token that the mark is raised to: the admission's token, or less for a barrier where each token is admitted once (such a
-	// barrier must leave its own token to be used). 0 raises nothing.
+	// Raise is the token that the mark is raised to: the admission's token, or one less for a barrier where each token is admitted once (such a
+	// barrier must leave its own token to be used, and closes the door to all lower ones all the same, since those must be above the mark). The entry is admitted by
+	// comparing Token with the mark as ever; the mark is then raised to Raise where it is lower. 0 raises nothing.
 	Raise lock.Token
 	Route string // for people
 	Owner string // for people
@@ -32,7 +33,8 @@ type Registration struct {
 
 // Sight is what a look at the register and the mark finds, in that order: first the mark, then the rows.
 type Sight struct {
-	Present bool       // the request's own row is there
+	// Present means that the request's own row is there, isn't unsettled, and belongs to a life that wasn't declared dead.
+	Present bool
 	Mark    lock.Token // as it stands; 0 for none
 	Older   []Row
 }
@@ -41,8 +43,8 @@ type Sight struct {
 type Pulse struct {
 	// Lost means that this life was declared dead, or is gone: nothing may be sent under it that wasn't begun. The store must Begin anew.
 	Lost bool
-	// Own are the rows of this life that were registered longer ago than any registration can take. Those that the sidecar doesn't know belong to
-	// registrations whose answer was lost: nothing was sent, so they are to be settled.
+	// Own are all rows of this life that were registered longer ago than any registration can take. Those that the sidecar doesn't know belong to
+	// registrations whose answer was lost: nothing was sent, so they are to be settled. One that was among them and isn't any more was settled by somebody else.
 	Own []Row
 }
 

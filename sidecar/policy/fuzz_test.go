@@ -13,7 +13,7 @@ import (
 // FuzzMatchedPathIsItsTemplate: a path that a guarded route takes is, byte for byte, the route's template with the parameters filled in,
 // and no other spelling of it passes without a guard.
 func FuzzMatchedPathIsItsTemplate(f *testing.F) {
-	for _, path := range []string{"/v1/payouts/7/claim", "/v1/payouts/7/claim/", "/V1/payouts/7/claim", "/v1//payouts/7/claim", "/v1/payouts/%37/claim", "/", "", "*", "/.fence/barrier", "/v1/payouts/7/claim;x"} {
+	for _, path := range []string{"/v1/payouts/7/claim", "/v1/payouts/7/claim/", "/V1/payouts/7/claim", "/v1//payouts/7/claim", "/v1/payouts/%37/claim", "/", "", "*", "/.fence/barrier", "/v1/payouts/7/claim;x", "/V1/payouts/%/claim"} {
 		f.Add("POST", path)
 	}
 	rules, err := New(&config.Config{

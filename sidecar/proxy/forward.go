@@ -69,7 +69,7 @@ func (p *Proxy) underWay(e *exchange, as decision) (done func()) {
 
 // settle judges the end of an exchange and makes an unknown one known to the operator.
 func (p *Proxy) settle(e *exchange, as decision, end gate.End, err error) gate.Outcome {
-	outcome := gate.Settle(end)
+	outcome := gate.Settle(end, gate.UnfinishedStatus())
 	if outcome == gate.OutcomeUnknown && as == admitted {
 		p.logger.Warn("the outcome of an admitted request is unknown", "event", "request_unsettled", "route", e.routeName(),
 			"resourceId", e.key, "token", int64(e.token), "status", end.Status, "error", err, "traceId", e.traceID)

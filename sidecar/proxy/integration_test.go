@@ -290,7 +290,7 @@ func TestDeadAndPoisonedConnectionsAreNotUsed(t *testing.T) {
 					request: []byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"), whole: func(*fasthttp.Response) bool { return true },
 				}, &response)
 				require.NoError(t, err)
-				require.Equal(t, gate.OutcomeSettled, gate.Settle(end))
+				require.Equal(t, gate.OutcomeSettled, gate.Settle(end, gate.UnfinishedStatus()))
 				require.Equal(t, "ok", string(response.Body()))
 				if conn := u.takeIdle(); conn != nil { // what the resource did is there before the next request looks
 					require.Eventually(t, func() bool { return !quiet(conn.Conn) }, 5*time.Second, time.Millisecond)

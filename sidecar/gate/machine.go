@@ -1,0 +1,516 @@
+package gate
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"fenceline/lockd/lock"
+	"fenceline/sidecar/mark"
+)
+
+// ID names a request within one sidecar.
+type ID int64
+
+// Instant is a moment on both clocks of this machine. The monotonic one can't be set but may stand still while the machine sleeps; the wall clock runs on then but can
+// be set.
+type Instant struct {
+	Mono time.Duration // since some fixed moment of this process
+	Wall time.Duration // since 1970
+}
+
+// Since is how much time may have passed since o: by the clock that ran further.
+func (i Instant) Since(o Instant) time.Duration { return max(i.Mono-o.Mono, i.Wall-o.Wall) }
+
+// Rules bound a machine's waiting.
+type Rules struct {
+	// Wait is how long a request waits for older ones.
+	Wait time.Duration
+	// Trust is how long after its admission, or after a later look that found everything in order, a request's first byte may go out unseen. It must be
+	// less than the shortest time after which an unsettled request is released by time.
+	Trust time.Duration
+	// Silence is how long a life lives without a heartbeat that the store took.
+	Silence time.Duration
+	// Waiting is how many requests of one key may wait at once: one key's trouble is its own.
+	Waiting int
+}
+
+// Phase is where in its life a request stands.
+type Phase int
+
+// The phases. A request that was refused or settled isn't known any more.
+const (
+	Registering Phase = iota + 1 // at the store
+	Waiting                      // registered; older requests are in flight
+	Looking                      // at the store again, to see whether they still are
+	Cleared                      // nothing older is in flight: it may be sent
+	Rechecking                   // was cleared too long ago; at the store again, the last time
+	Begun                        // its first byte may have gone out
+	Unsettled                    // its outcome is unknown
+)
+
+// request is what the machine remembers of one.
+type request struct {
+	entry  mark.Entry
+	phase  Phase
+	row    mark.Row
+	older  []mark.Row // what it waits for
+	asked  Instant    // when the admission or look was asked for by which it is in order
+	until  Instant    // when it stops waiting
+	life   int        // under which it was registered
+	hinted bool       // something changed while it was looking: what the look finds may be old
+	seen   bool       // the store showed its row to a heartbeat
+	gone   bool       // and then didn't any more
+}
+
+// place is where requests meet.
+type place struct{ guard, key string }
+
+// Machine is the gate's state. Its zero value isn't usable; NewMachine makes one. It isn't safe for concurrent use.
+type Machine struct {
+	rules    Rules
+	requests map[ID]*request
+	byRow    map[mark.Row]ID
+	waiting  map[place][]ID
+	// over are rows that are settled here and may still stand in the store: they block nobody.
+	over map[mark.Row]struct{}
+	life int     // counts the lives
+	beat Instant // when the last heartbeat that the store took was sent
+	live bool
+
+	broken broken
+}
+
+// broken breaks a rule on purpose, for the tests that show that it would be noticed.
+type broken struct {
+	neverWait   bool // forwards whatever is in flight
+	noRecheck   bool // forwards after the wait without looking at the mark
+	noClock     bool // sends however long ago it was cleared
+	lostHint    bool // forgets what changes during a look
+	settleAll   bool // takes an unknown outcome for a known one
+	anyLife     bool // sends under a life that was declared dead
+	keepSending bool // goes on with a body whatever happened to its row
+}
+
+// NewMachine returns a machine without a life.
+func NewMachine(rules Rules) *Machine {
+	return &Machine{rules: rules, requests: map[ID]*request{}, byRow: map[mark.Row]ID{}, waiting: map[place][]ID{}, over: map[mark.Row]struct{}{}}
+}
+
+// Event is something that happened.
+type Event interface{ event() }
+
+// The events.
+type (
+	// Arrived brings a new request. Its ID was never used before.
+	Arrived struct {
+		ID    ID
+		Entry mark.Entry
+		At    Instant
+	}
+	// Registered brings the store's answer to a Register action.
+	Registered struct {
+		ID     ID
+		Result mark.Registration
+		Err    error
+		At     Instant
+	}
+	// Hinted says that something of this key was settled elsewhere, or that it is time to look again.
+	Hinted struct{ Guard, Key string }
+	// Due says that a waiting request's time to look again, or its patience, may have come.
+	Due struct {
+		ID ID
+		At Instant
+	}
+	// Looked brings the store's answer to a Look action that was asked for at Asked.
+	Looked struct {
+		ID    ID
+		Sight mark.Sight
+		Err   error
+		Asked Instant
+		At    Instant
+	}
+	// FirstByte asks whether the first byte may go out at this moment. Nothing of the request has been sent.
+	FirstByte struct {
+		ID ID
+		At Instant
+	}
+	// Ended says how a forwarded request ended; also a second time, when a late response settles it.
+	Ended struct {
+		ID      ID
+		Outcome Outcome
+	}
+	// LifeBegan says that the store took a new life, asked for at Asked.
+	LifeBegan struct{ Asked Instant }
+	// Beaten brings the store's answer to a heartbeat that was sent at Asked.
+	Beaten struct {
+		Pulse mark.Pulse
+		Asked Instant
+	}
+	// Removed says that the store has removed these rows on our word.
+	Removed struct{ Rows []mark.Row }
+)
+
+func (Arrived) event()    {}
+func (Registered) event() {}
+func (Hinted) event()     {}
+func (Due) event()        {}
+func (Looked) event()     {}
+func (FirstByte) event()  {}
+func (Ended) event()      {}
+func (LifeBegan) event()  {}
+func (Beaten) event()     {}
+func (Removed) event()    {}
+
+// Action is something to do. Those with an ID are that request's.
+type Action interface{ action() }
+
+// The actions.
+type (
+	// Register has the request admitted and registered.
+	Register struct {
+		ID    ID
+		Entry mark.Entry
+	}
+	// Look has the store looked at again.
+	Look struct {
+		ID    ID
+		Entry mark.Entry
+		Row   mark.Row
+	}
+	// Sleep lets the request wait for a Look, and until it is Due.
+	Sleep struct {
+		ID    ID
+		Until Instant
+		// Told means that everything it waits for is this sidecar's own: a Look comes when it changes.
+		Told bool
+	}
+	// Forward lets the request be prepared for sending; FirstByte comes before the first byte.
+	Forward struct{ ID ID }
+	// Send lets the first byte go out, now.
+	Send struct{ ID ID }
+	// Refuse ends a request that was never sent.
+	Refuse struct {
+		ID      ID
+		Reason  Reason
+		Highest lock.Token
+		Err     error
+	}
+	// SettleRow has a row removed. It may be tried again until it succeeds.
+	SettleRow struct{ Row mark.Row }
+	// UnsettleRow has it recorded that the outcome is unknown from now on.
+	UnsettleRow struct{ Row mark.Row }
+)
+
+func (Register) action()    {}
+func (Look) action()        {}
+func (Sleep) action()       {}
+func (Forward) action()     {}
+func (Send) action()        {}
+func (Refuse) action()      {}
+func (SettleRow) action()   {}
+func (UnsettleRow) action() {}
+
+// Reason is why a request was refused.
+type Reason int
+
+// The reasons.
+const (
+	FencedOut   Reason = iota + 1 // a higher token was admitted
+	Implausible                   // the token is too far above the mark
+	KeyNotFound                   // there is no such key
+	Busy                          // an older request is in flight, or the key is held
+	Unavailable                   // the store can't decide
+	WentBack                      // somebody lowered the mark
+)
+
+// Step takes an event and returns what is to be done, in order.
+func (m *Machine) Step(e Event) []Action {
+	switch e := e.(type) {
+	case Arrived:
+		m.requests[e.ID] = &request{entry: e.Entry, phase: Registering, asked: e.At, until: later(e.At, m.rules.Wait), life: m.life}
+		return []Action{Register{e.ID, e.Entry}}
+	case Registered:
+		return m.registered(e)
+	case Hinted:
+		return m.wake(place{e.Guard, e.Key})
+	case Due:
+		return m.due(e)
+	case Looked:
+		return m.looked(e)
+	case FirstByte:
+		return m.firstByte(e)
+	case Ended:
+		return m.ended(e)
+	case LifeBegan:
+		m.begin(e.Asked)
+	case Beaten:
+		return m.beaten(e)
+	case Removed:
+		for _, row := range e.Rows {
+			delete(m.over, row)
+		}
+	}
+	return nil
+}
+
+func later(i Instant, by time.Duration) Instant { return Instant{i.Mono + by, i.Wall + by} }
+
+func (m *Machine) registered(e Registered) []Action {
+	r := m.requests[e.ID]
+	switch {
+	case errors.Is(e.Err, mark.ErrBusy):
+		return m.refuse(e.ID, Busy, 0, e.Err)
+	case e.Err != nil:
+		return m.refuse(e.ID, Unavailable, 0, e.Err)
+	}
+	switch e.Result.Verdict {
+	case mark.Admitted:
+	case mark.FencedOut:
+		return m.refuse(e.ID, FencedOut, e.Result.Highest, nil)
+	case mark.Implausible:
+		return m.refuse(e.ID, Implausible, e.Result.Highest, nil)
+	case mark.KeyNotFound:
+		return m.refuse(e.ID, KeyNotFound, 0, nil)
+	default:
+		return m.refuse(e.ID, Unavailable, 0, errNoDecision)
+	}
+	r.row = e.Result.Row
+	m.byRow[r.row] = e.ID
+	r.older = m.standing(e.Result.Older)
+	if len(r.older) == 0 || m.broken.neverWait {
+		r.phase = Cleared
+		return []Action{Forward{e.ID}}
+	}
+	at := r.place()
+	if len(m.waiting[at]) >= m.rules.Waiting {
+		return m.refuse(e.ID, Busy, 0, errTooManyWait)
+	}
+	m.waiting[at] = append(m.waiting[at], e.ID)
+	return m.sleep(e.ID, r, e.At)
+}
+
+var (
+	errNoDecision  = errors.New("the store gave no decision")
+	errTooManyWait = errors.New("as many requests wait for this key as may")
+	errNotThere    = errors.New("the request's row was settled by somebody else")
+)
+
+// standing leaves out rows that are settled here: the store just doesn't know it yet.
+func (m *Machine) standing(rows []mark.Row) []mark.Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(row mark.Row) bool {
+		_, over := m.over[row]
+		return over
+	})
+}
+
+func (r *request) place() place { return place{r.entry.Guard, r.entry.Key} }
+
+func (m *Machine) sleep(id ID, r *request, now Instant) []Action {
+	if now.Since(r.until) >= 0 {
+		return m.refuse(id, Busy, 0, nil)
+	}
+	r.phase = Waiting
+	told := true
+	for _, row := range r.older {
+		o := m.requests[m.byRow[row]]
+		told = told && o != nil && o.phase != Unsettled
+	}
+	return []Action{Sleep{ID: id, Until: r.until, Told: told}}
+}
+
+// wake has everybody look who waits here. What is being looked at already must be looked at once more, since the look may have come before the change.
+func (m *Machine) wake(at place) []Action {
+	var out []Action
+	for _, id := range m.waiting[at] {
+		switch r := m.requests[id]; r.phase {
+		case Waiting:
+			r.phase = Looking
+			out = append(out, Look{id, r.entry, r.row})
+		case Looking:
+			r.hinted = !m.broken.lostHint
+		case Registering, Cleared, Rechecking, Begun, Unsettled: // it doesn't wait
+		}
+	}
+	return out
+}
+
+func (m *Machine) due(e Due) []Action {
+	r := m.requests[e.ID]
+	if r == nil || r.phase != Waiting {
+		return nil // it was woken meanwhile
+	}
+	r.phase = Looking
+	return []Action{Look{e.ID, r.entry, r.row}}
+}
+
+// looked judges the re-check. Only a request whose own row stands, and whose token is the mark, may go on: the wait was long enough for anything.
+func (m *Machine) looked(e Looked) []Action {
+	r := m.requests[e.ID]
+	recheck := r.phase == Rechecking
+	wanted := r.entry.Raise
+	if m.broken.noRecheck {
+		e.Sight.Mark, e.Sight.Present = wanted, true
+	}
+	switch {
+	case e.Err != nil:
+		return m.refuse(e.ID, Unavailable, 0, e.Err)
+	case e.Sight.Mark > r.entry.Token:
+		return m.refuse(e.ID, FencedOut, e.Sight.Mark, nil)
+	case e.Sight.Mark < wanted:
+		return m.refuse(e.ID, WentBack, e.Sight.Mark, mark.ErrWentBack)
+	case !e.Sight.Present && !(recheck && m.broken.anyLife):
+		return m.refuse(e.ID, Unavailable, 0, errNotThere)
+	}
+	r.older = m.standing(e.Sight.Older)
+	switch {
+	case len(r.older) == 0 && recheck:
+		r.asked, r.life = e.Asked, m.life
+		return m.firstByte(FirstByte{e.ID, e.At})
+	case len(r.older) == 0:
+		m.leave(e.ID, r)
+		r.phase, r.asked = Cleared, e.Asked
+		return []Action{Forward{e.ID}}
+	case recheck: // can't be: an older request that came later would have been fenced out. Fail closed.
+		return m.refuse(e.ID, Busy, 0, nil)
+	case r.hinted:
+		r.hinted = false
+		return []Action{Look{e.ID, r.entry, r.row}}
+	}
+	return m.sleep(e.ID, r, e.At)
+}
+
+// firstByte is the last check before anything is sent. A process that was stopped in between may wake long after everybody else has called it dead; its
+// clocks tell, unless both stood still too.
+func (m *Machine) firstByte(e FirstByte) []Action {
+	r := m.requests[e.ID]
+	fresh := r.life == m.life && m.live && e.At.Since(m.beat) < m.rules.Silence
+	if m.broken.noClock || e.At.Since(r.asked) <= m.rules.Trust && (fresh || m.broken.anyLife) {
+		r.phase = Begun
+		return []Action{Send{e.ID}}
+	}
+	if r.phase == Rechecking { // the look itself took too long
+		return m.refuse(e.ID, Unavailable, 0, errTooLate)
+	}
+	r.phase = Rechecking
+	return []Action{Look{e.ID, r.entry, r.row}}
+}
+
+var errTooLate = errors.New("the store is too slow, or this sidecar isn't called alive by it")
+
+// MayContinue says whether another piece of a request that was begun may be sent. released is how long its row stands at least after it was called unsettled.
+func (m *Machine) MayContinue(id ID, now Instant, released time.Duration) bool {
+	r := m.requests[id]
+	if m.broken.keepSending {
+		return true
+	}
+	return r != nil && r.phase == Begun && !r.gone && r.life == m.life && m.live && now.Since(m.beat) < m.rules.Silence+released
+}
+
+func (m *Machine) ended(e Ended) []Action {
+	r := m.requests[e.ID]
+	if r == nil {
+		return nil // settled by somebody else
+	}
+	if e.Outcome == OutcomeUnknown && !m.broken.settleAll {
+		if r.phase == Unsettled {
+			return nil
+		}
+		r.phase = Unsettled
+		// Those who were certain to be told when it ends must look for themselves from now on: others may settle it.
+		return append([]Action{UnsettleRow{r.row}}, m.wake(r.place())...)
+	}
+	return m.settle(e.ID, r)
+}
+
+// settle forgets a request that can have no further effect, and lets those go on that waited for it.
+func (m *Machine) settle(id ID, r *request) []Action {
+	m.leave(id, r)
+	delete(m.requests, id)
+	if r.row == 0 {
+		return nil
+	}
+	delete(m.byRow, r.row)
+	m.over[r.row] = struct{}{}
+	return append([]Action{SettleRow{r.row}}, m.wake(r.place())...)
+}
+
+func (m *Machine) refuse(id ID, reason Reason, highest lock.Token, err error) []Action {
+	return append(m.settle(id, m.requests[id]), Refuse{id, reason, highest, err})
+}
+
+func (m *Machine) leave(id ID, r *request) {
+	at := r.place()
+	if i := slices.Index(m.waiting[at], id); i >= 0 {
+		m.waiting[at] = slices.Delete(m.waiting[at], i, i+1)
+	}
+	if len(m.waiting[at]) == 0 {
+		delete(m.waiting, at)
+	}
+}
+
+// beaten takes a heartbeat's answer. Own rows that nobody here knows belong to admissions whose answer was lost: nothing was sent for them. Unsettled
+// requests whose rows are gone were settled by an operator or by time.
+func (m *Machine) beaten(e Beaten) []Action {
+	if e.Pulse.Lost {
+		m.live = false
+		return nil
+	}
+	if e.Asked.Since(m.beat) > 0 {
+		m.beat = e.Asked
+	}
+	out := m.missing(e.Pulse.Own)
+	for _, row := range e.Pulse.Own {
+		_, known := m.byRow[row]
+		if _, over := m.over[row]; !known && !over {
+			m.over[row] = struct{}{}
+			out = append(out, SettleRow{row})
+		}
+	}
+	return out
+}
+
+// begin starts a life. What is unsettled under a former one is the business of the store from now on.
+func (m *Machine) begin(asked Instant) {
+	m.life, m.beat, m.live = m.life+1, asked, true
+	for id, r := range m.requests {
+		if r.phase == Unsettled {
+			m.forget(id, r)
+		}
+	}
+}
+
+func (m *Machine) forget(id ID, r *request) {
+	delete(m.requests, id)
+	delete(m.byRow, r.row)
+}
+
+// missing finds requests whose rows the store showed before and doesn't any more.
+func (m *Machine) missing(own []mark.Row) []Action {
+	there := make(map[mark.Row]bool, len(own))
+	for _, row := range own {
+		there[row] = true
+	}
+	var out []Action
+	for id, r := range m.requests {
+		switch {
+		case r.life != m.life || r.row == 0:
+		case there[r.row]:
+			r.seen = true
+		case r.seen && r.phase == Unsettled:
+			m.forget(id, r)
+			out = append(out, m.wake(r.place())...)
+		case r.seen:
+			r.gone = true
+		}
+	}
+	return out
+}
+
+// Phase is where a request stands; known is false for one that was refused or settled.
+func (m *Machine) Phase(id ID) (phase Phase, known bool) {
+	if r := m.requests[id]; r != nil {
+		return r.phase, true
+	}
+	return 0, false
+}
