@@ -20,6 +20,7 @@ import (
 	"fenceline/internal/postgres"
 	"fenceline/sidecar/admin"
 	"fenceline/sidecar/config"
+	"fenceline/sidecar/gate"
 	"fenceline/sidecar/mark"
 	"fenceline/sidecar/policy"
 	"fenceline/sidecar/proxy"
@@ -39,6 +40,7 @@ type App struct {
 	server   *fasthttp.Server
 	data     *proxy.Switch
 	recorder *mark.Recorder // nil with a file
+	gate     *gate.Gate     // nil where no guard orders effects
 	serving  bool
 	seen     [sha256.Size]byte // the fingerprint of the files when they were last read
 
@@ -132,9 +134,15 @@ func (a *App) Start(ctx context.Context) error {
 		data.RecordTo(a.recorder.Record)
 	}
 	a.data = proxy.NewSwitch(data)
+	if err := a.startGate(ctx, g); err != nil {
+		return err
+	}
 	a.cleanups.Push("upstream connections", func(context.Context) error { a.data.Current().Close(); return nil })
 	a.admin = daemon.NewAdmin(registry, a.logger)
 	a.admin.AddCheck("store", func(ctx context.Context) error { return a.generation().store.Check(ctx) })
+	if a.gate != nil {
+		a.admin.AddCheck("register", func(context.Context) error { return a.gate.Alive() })
+	}
 	admin.Register(a.admin, a.logger, func() admin.State {
 		g := a.generation()
 		return admin.State{Config: g.cfg, Hash: g.hash, Rules: g.rules, Store: g.store}
@@ -149,11 +157,6 @@ func (a *App) Start(ctx context.Context) error {
 
 // complete builds what a configuration needs, on the given backing or on one of its own.
 func (g *generation) complete(ctx context.Context, on *backing) (err error) {
-	for _, guard := range g.cfg.Guards {
-		if guard.OrdersEffects() {
-			return fmt.Errorf("guard %s: order: effects isn't served by this version yet; write order: admissions", guard.Name)
-		}
-	}
 	if g.rules, err = policy.New(g.cfg); err != nil {
 		return err
 	}
@@ -217,6 +220,10 @@ func (a *App) announce(cfg *config.Config) {
 		if g.Advance == config.AdvanceResource {
 			a.logger.Info("guard "+g.Name+": no order by the sidecar. It refuses what is stale when it looks; the resource raises the marks and keeps the order.",
 				"event", "guard_promise", "guard", g.Name, "order", "resource")
+			continue
+		}
+		if g.OrdersEffects() {
+			a.announceEffects(g)
 			continue
 		}
 		a.logger.Info("guard "+g.Name+": order of admissions. After a token was admitted for a key, no lower one is admitted, also after crashes and "+where+

@@ -114,7 +114,9 @@ func (a *App) reload(ctx context.Context) {
 		logFaults(a.logger, err)
 		return
 	}
-	drained := a.data.Swap(a.data.Current().Next(next.parts()))
+	data := a.data.Current().Next(next.parts())
+	data.UseGate(a.gate)
+	drained := a.data.Swap(data)
 	a.mu.Lock()
 	a.current = next
 	a.mu.Unlock()
@@ -205,7 +207,10 @@ func needsRestart(old, next *config.Config) error {
 	}
 	for _, g := range next.Guards {
 		i := slices.IndexFunc(old.Guards, func(o config.Guard) bool { return o.Name == g.Name })
-		differs("guard "+g.Name+": mark and order", i < 0 || reflect.DeepEqual(old.Guards[i].Mark, g.Mark) && old.Guards[i].Order == g.Order && old.Guards[i].Advance == g.Advance)
+		differs("guard "+g.Name+": mark and order", i < 0 || reflect.DeepEqual(old.Guards[i].Mark, g.Mark) && old.Guards[i].Order == g.Order && old.Guards[i].Advance == g.Advance &&
+			reflect.DeepEqual(old.Guards[i].Effects, g.Effects))
+		// The first guard that orders effects brings the register with it; further ones have to be announced in it.
+		differs("guard "+g.Name+": a new guard that orders effects", i >= 0 || !g.OrdersEffects())
 	}
 	return errors.Join(errs...)
 }

@@ -15,8 +15,8 @@ func effects(lines string) string {
 func TestEffectsAreOrderedByDefaultAndTheOperatorChoosesWhatAnUnknownOutcomeMeans(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Unsettled{
-		"    unsettled: { then: hold }\n":                                 {Then: Hold},
-		"    unsettled: { after: 30s, then: hold }\n":                     {Then: Hold, After: 30 * time.Second},
+		"    unsettled: { then: hold }\n":                                    {Then: Hold},
+		"    unsettled: { after: 30s, then: hold }\n":                        {Then: Hold, After: 30 * time.Second},
 		"    order: effects\n    unsettled: { after: 18s, then: release }\n": {Then: Release, After: 18 * time.Second},
 	} {
 		cfg, err := load(effects(text))

@@ -384,7 +384,7 @@ func (m *Machine) looked(e Looked) []Action {
 // clocks tell, unless both stood still too.
 func (m *Machine) firstByte(e FirstByte) []Action {
 	r := m.requests[e.ID]
-	fresh := r.life == m.life && m.live && e.At.Since(m.beat) < m.rules.Silence
+	fresh := !r.gone && r.life == m.life && m.live && e.At.Since(m.beat) < m.rules.Silence
 	if m.broken.noClock || e.At.Since(r.asked) <= m.rules.Trust && (fresh || m.broken.anyLife) {
 		r.phase = Begun
 		return []Action{Send{e.ID}}

@@ -49,6 +49,7 @@ var answers = map[string]answer{ //nolint:gochecknoglobals // the constant table
 	"INTERNAL":              {http.StatusInternalServerError, false, unavailable},
 	"UPGRADE_NOT_SUPPORTED": {http.StatusNotImplemented, false, invalid},
 	"UPSTREAM_FAILED":       {http.StatusBadGateway, false, admitted},
+	"FENCE_BUSY":            {http.StatusServiceUnavailable, true, busy},
 	"FENCE_UNAVAILABLE":     {http.StatusServiceUnavailable, true, unavailable},
 	"OVERLOADED":            {http.StatusServiceUnavailable, true, unavailable},
 	"UPSTREAM_TIMEOUT":      {http.StatusGatewayTimeout, false, admitted},

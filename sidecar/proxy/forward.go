@@ -29,6 +29,9 @@ func (p *Proxy) forward(ctx context.Context, e *exchange, as decision) *refusal 
 	outcome := p.settle(e, as, end, err)
 	if err != nil {
 		fasthttp.ReleaseResponse(response)
+		if why, refused := errors.AsType[*gate.Refusal](err); refused {
+			return p.notAdmitted(ctx, e, why)
+		}
 		return p.upstreamFault(e, as, outcome, err)
 	}
 	p.count(e, as)
@@ -43,6 +46,7 @@ func (p *Proxy) trip(e *exchange) trip {
 	t := trip{
 		request: buildRequest(e.request, e.body, streamed, forwardedFor(e.request, peer, p.cfg.Forwarded.Trusts(peer), e.fast.IsTLS())),
 		head:    e.request.Method == fasthttp.MethodHead,
+		begin:   e.begin, mayContinue: e.mayContinue,
 		whole: func(r *fasthttp.Response) bool {
 			if e.match.Route != nil && e.match.Route.Guarded() && !e.match.Route.Stream {
 				return true // read to its end at the resource's speed, whatever the client does
@@ -54,12 +58,16 @@ func (p *Proxy) trip(e *exchange) trip {
 	if streamed {
 		t.body = newUpload(e)
 	}
+	if e.pass != nil {
+		late := &lateRequest{pass: e.pass, unfinished: e.unfinished(), route: e.routeName(), key: e.key, token: e.token, traceID: e.traceID}
+		t.late = func(end gate.End) { p.settleLate(late, end) }
+	}
 	return t
 }
 
 // underWay counts an admitted request until the returned function is called.
 func (p *Proxy) underWay(e *exchange, as decision) (done func()) {
-	if as != admitted {
+	if as != admitted || e.pass != nil { // the gate counts its own
 		return func() {}
 	}
 	inflight := p.metrics.inflight.WithLabelValues(e.match.Route.Guard.Name)
@@ -69,7 +77,8 @@ func (p *Proxy) underWay(e *exchange, as decision) (done func()) {
 
 // settle judges the end of an exchange and makes an unknown one known to the operator.
 func (p *Proxy) settle(e *exchange, as decision, end gate.End, err error) gate.Outcome {
-	outcome := gate.Settle(end, gate.UnfinishedStatus())
+	outcome := gate.Settle(end, e.unfinished())
+	e.end(outcome)
 	if outcome == gate.OutcomeUnknown && as == admitted {
 		p.logger.Warn("the outcome of an admitted request is unknown", "event", "request_unsettled", "route", e.routeName(),
 			"resourceId", e.key, "token", int64(e.token), "status", end.Status, "error", err, "traceId", e.traceID)

@@ -288,6 +288,7 @@ func TestDeadAndPoisonedConnectionsAreNotUsed(t *testing.T) {
 				var response fasthttp.Response
 				end, _, err := u.exchange(t.Context(), trip{
 					request: []byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"), whole: func(*fasthttp.Response) bool { return true },
+					begin: func(context.Context) error { return nil }, mayContinue: func() bool { return true },
 				}, &response)
 				require.NoError(t, err)
 				require.Equal(t, gate.OutcomeSettled, gate.Settle(end, gate.UnfinishedStatus()))

@@ -20,6 +20,8 @@ type metrics struct {
 	upstream  *prometheus.HistogramVec
 	failures  *prometheus.CounterVec
 	inflight  *prometheus.GaugeVec
+	unsettled *prometheus.GaugeVec
+	wait      *prometheus.HistogramVec
 	onFenced  *prometheus.CounterVec
 }
 
@@ -33,7 +35,9 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 		inflight:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fence_inflight_current", Help: "Admitted requests whose outcome isn't known yet."}, []string{"guard"}),
 	}
 	m.onFenced = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fence_on_fenced_failures_total", Help: "Statements on_fenced that failed; their requests were refused all the same."}, []string{"route"})
-	registry.MustRegister(m.onFenced, m.decisions, m.fenced, m.store, m.upstream, m.failures, m.inflight)
+	m.unsettled = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fence_unsettled_current", Help: "Requests of this sidecar's life whose outcome is unknown; newer tokens of their keys wait for them."}, []string{"guard"})
+	m.wait = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fence_wait_seconds", Help: "How long requests waited for older ones of their key.", Buckets: daemon.LatencyBuckets()}, []string{"guard"})
+	registry.MustRegister(m.unsettled, m.wait, m.onFenced, m.decisions, m.fenced, m.store, m.upstream, m.failures, m.inflight)
 	return m
 }
 
@@ -56,6 +60,8 @@ func (m *metrics) seed(cfg *config.Config, routes []*policy.Route) {
 		m.fenced.WithLabelValues(g.Name)
 		m.store.WithLabelValues(g.Name)
 		m.inflight.WithLabelValues(g.Name)
+		m.unsettled.WithLabelValues(g.Name)
+		m.wait.WithLabelValues(g.Name)
 	}
 	for _, outcome := range []gate.Outcome{gate.OutcomeNotSent, gate.OutcomeUnknown} {
 		m.failures.WithLabelValues(string(outcome))

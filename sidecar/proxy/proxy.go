@@ -30,6 +30,8 @@ type Proxy struct {
 	cfg      *config.Config
 	policy   *policy.Policy
 	store    mark.Store
+	gate     *gate.Gate // nil where no guard orders effects
+	barriers map[string]*barrierGuard
 	keys     *mark.KeyCache
 	upstream *upstream
 	metrics  *metrics
@@ -48,6 +50,7 @@ type Parts struct {
 	Config      *config.Config
 	Rules       *policy.Policy
 	Store       mark.Store
+	Gate        *gate.Gate  // nil where no guard orders effects
 	UpstreamTLS *tls.Config // nil: plain
 }
 
@@ -67,7 +70,7 @@ func build(parts Parts, metrics *metrics, logger hclog.Logger) *Proxy {
 	cfg := parts.Config
 	metrics.seed(cfg, parts.Rules.Routes())
 	p := &Proxy{
-		cfg: cfg, policy: parts.Rules, store: parts.Store, logger: logger,
+		cfg: cfg, policy: parts.Rules, store: parts.Store, gate: parts.Gate, barriers: barriers(parts.Rules.Routes()), logger: logger,
 		keys: mark.NewKeyCache(keyCacheSize),
 		upstream: &upstream{
 			connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout, idleTimeout: cfg.Upstream.IdleTimeout,
@@ -95,10 +98,13 @@ type exchange struct {
 	match   policy.Match
 	key     string
 	token   lock.Token
+	pass    *gate.Pass    // of a request that was admitted by a guard that orders effects
+	barrier *barrierGuard // of a request to the barrier
 	// finish gives the request's place among limits.in_flight back, once. It is called when Handle ends or, where a response body is handed
 	// to the server, when that has been written: what a slow reader makes us hold counts until then.
 	finish func()
 	handed bool
+	ended  bool // the gate knows the outcome
 	// judged is what a shadowed request would have come to; empty for others.
 	judged    decision
 	bodyLimit int64 // limits.body
@@ -144,13 +150,16 @@ func (p *Proxy) takePlace(e *exchange) *refusal {
 
 // longest is more than every single step may take together.
 func (p *Proxy) longest() time.Duration {
-	return 2*p.cfg.Store.Timeout() + p.cfg.Upstream.ConnectTimeout + p.cfg.Upstream.ResponseTimeout + 5*time.Second
+	return 4*p.cfg.Store.Timeout() + p.cfg.Limits.Wait + p.cfg.Upstream.ConnectTimeout + p.cfg.Upstream.ResponseTimeout + 5*time.Second
 }
 
 // process runs the steps in the one order that is safe: check, match, receive, key, admit, and only then forward.
 func (p *Proxy) process(e *exchange) *refusal {
 	if r := p.check(e); r != nil {
 		return r
+	}
+	if e.atBarrier() {
+		return p.withPlace(e, p.passBarrier)
 	}
 	if r := p.route(e); r != nil {
 		return r
@@ -160,18 +169,25 @@ func (p *Proxy) process(e *exchange) *refusal {
 			return r
 		}
 	}
+	return p.withPlace(e, func(ctx context.Context, e *exchange) *refusal {
+		if e.match.Route != nil && e.match.Route.Guarded() {
+			return p.guarded(ctx, e)
+		}
+		if e.match.Route != nil && e.match.Route.Shadowed() {
+			p.judge(ctx, e)
+		}
+		return p.forward(ctx, e, passed)
+	})
+}
+
+// withPlace does what takes time under one of the limits.in_flight places, and under a context of its own.
+func (p *Proxy) withPlace(e *exchange, do func(context.Context, *exchange) *refusal) *refusal {
 	if r := p.takePlace(e); r != nil {
 		return r
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.longest())
 	defer cancel()
-	if e.match.Route != nil && e.match.Route.Guarded() {
-		return p.guarded(ctx, e)
-	}
-	if e.match.Route != nil && e.match.Route.Shadowed() {
-		p.judge(ctx, e)
-	}
-	return p.forward(ctx, e, passed)
+	return do(ctx, e)
 }
 
 // route finds the rule for the request.
@@ -215,6 +231,7 @@ func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
 		defer func() { _ = p.admit(ctx, e) }()
 		return p.forward(ctx, e, admitted)
 	}
+	defer e.abandon()
 	if r := p.admit(ctx, e); r != nil {
 		return r
 	}
@@ -224,16 +241,14 @@ func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
 // admit returns nil when the request is admitted.
 func (p *Proxy) admit(ctx context.Context, e *exchange) *refusal {
 	route := e.match.Route
-	if len(e.request.Tokens) != 1 {
-		return refuse("INVALID_TOKEN", "the header %s stands %d times, want once", p.rules.TokenHeader, len(e.request.Tokens))
+	if r := p.readToken(e); r != nil {
+		return r
 	}
-	token, err := lock.ParseToken(e.request.Tokens[0])
-	if err != nil {
-		return refuse("INVALID_TOKEN", "%s: %s", p.rules.TokenHeader, err)
-	}
-	e.token = token
 	if r := p.findKey(ctx, e); r != nil {
 		return r
+	}
+	if route.Guard.OrdersEffects() && !route.Shadowed() {
+		return p.enter(ctx, e)
 	}
 	start := time.Now()
 	verdict, err := p.store.Admit(ctx, p.admission(e))
@@ -302,7 +317,7 @@ func (p *Proxy) takeKey(e *exchange, found string) *refusal {
 
 // storeFault fails closed: whatever the reason, nothing is forwarded. No setting opens it.
 func (p *Proxy) storeFault(e *exchange, err error) *refusal {
-	if e.match.Route.Shadowed() {
+	if e.match.Route != nil && e.match.Route.Shadowed() {
 		p.logger.Warn("a shadowed request can't be judged; it passes", "event", "shadow_unavailable", "route", e.routeName(), "error", err, "traceId", e.traceID)
 	} else {
 		p.logger.Error("admission failed, nothing was forwarded", "event", "fence_unavailable", "route", e.routeName(), "error", err, "traceId", e.traceID)
@@ -311,12 +326,12 @@ func (p *Proxy) storeFault(e *exchange, err error) *refusal {
 }
 
 func (p *Proxy) fencedOut(ctx context.Context, e *exchange, highest lock.Token) *refusal {
-	guard := e.match.Route.Guard.Name
+	guard := e.guardName()
 	p.record(mark.Rejection{
 		Guard: guard, Key: e.key, Route: e.routeName(), Mode: e.mode(), Presented: e.token, Highest: highest,
 		Owner: clip(e.request.Owner), Trace: e.traceID, At: time.Now(),
 	})
-	if !e.match.Route.Shadowed() {
+	if e.match.Route == nil || !e.match.Route.Shadowed() {
 		p.metrics.fenced.WithLabelValues(guard).Inc()
 		p.logger.Error("fenced out", "event", "fenced_out", "resource", guard, "resourceId", e.key, "presentedToken", int64(e.token),
 			"highestToken", int64(highest), "ownerId", clip(e.request.Owner), "route", e.routeName(), "traceId", e.traceID)

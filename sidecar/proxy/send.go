@@ -15,21 +15,21 @@ const earlyAnswerTime = time.Second
 
 // send hands a request over, once. How much of it may have arrived is in sent, whatever the error. A resource that answers before it has the whole request (413, 401) isn't
 // sent the rest: then answered is true, and what it received is part of a request.
-func (u *upstream) send(conn *upstreamConn, request []byte, body *upload) (sent gate.Sent, answered bool, err error) {
+func (u *upstream) send(conn *upstreamConn, t trip) (sent gate.Sent, answered bool, err error) {
 	if err := conn.SetDeadline(time.Now().Add(u.answerTimeout)); err != nil {
 		return gate.NotSent, false, fmt.Errorf("set deadline: %w", err)
 	}
-	n, err := conn.Write(request)
+	n, err := writePieces(conn, t)
 	switch {
 	case n == 0 && err != nil:
 		return gate.NotSent, false, fmt.Errorf("send: %w", err) // the kernel took nothing
 	case err != nil:
 		return gate.PartlySent, conn.hasAnswer(), fmt.Errorf("send: %w", err)
-	case body == nil:
+	case t.body == nil:
 		return gate.WhollySent, false, nil
 	}
 	early := conn.watchForAnswer()
-	err = u.sendBody(conn, body)
+	err = u.sendBody(conn, t)
 	answered = early.stop()
 	switch {
 	case err == nil:
@@ -41,7 +41,8 @@ func (u *upstream) send(conn *upstreamConn, request []byte, body *upload) (sent 
 }
 
 // sendBody passes the pieces on as they come. A body in chunks is sent in chunks, one with a length exactly as long: a truncated one must never look whole.
-func (u *upstream) sendBody(conn *upstreamConn, body *upload) error {
+func (u *upstream) sendBody(conn *upstreamConn, t trip) error {
+	body := t.body
 	buffer := make([]byte, 32<<10)
 	for {
 		n, readErr := body.next(buffer)
@@ -51,6 +52,9 @@ func (u *upstream) sendBody(conn *upstreamConn, body *upload) error {
 			}
 			if conn.early.Load() {
 				return errAnsweredEarly // set before the deadline that would have ended the write
+			}
+			if !t.mayContinue() {
+				return errReleased
 			}
 			if err := writePiece(conn, buffer[:n], body.length < 0); err != nil {
 				return err
@@ -68,6 +72,26 @@ func (u *upstream) sendBody(conn *upstreamConn, body *upload) error {
 		}
 	}
 }
+
+// pieceSize bounds what is handed to the kernel at once: a process that is stopped in the middle of a write goes on with it whatever has happened meanwhile.
+const pieceSize = 64 << 10
+
+// writePieces hands over what is there of a request.
+func writePieces(conn net.Conn, t trip) (n int, err error) {
+	for n < len(t.request) {
+		if n > 0 && !t.mayContinue() {
+			return n, errReleased
+		}
+		wrote, err := conn.Write(t.request[n:min(n+pieceSize, len(t.request))])
+		if n += wrote; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// errReleased ends a request in the middle: newer ones may have been let go on.
+var errReleased = errors.New("this sidecar may have been declared dead while it was sending, so it sends no more of the request")
 
 func writePiece(conn net.Conn, piece []byte, chunked bool) error {
 	if !chunked {

@@ -57,6 +57,9 @@ func (e *exchange) input() policy.Input {
 
 // onFenced runs the route's statement. The refusal stands whatever comes of it: a statement that fails is logged and counted.
 func (p *Proxy) onFenced(ctx context.Context, e *exchange, highest lock.Token) {
+	if e.match.Route == nil {
+		return // at the barrier
+	}
 	statement, args := e.match.Route.FencedStatement(e.input(), policy.Fenced{
 		Token: int64(e.token), Highest: int64(highest), Key: e.key, Owner: strings.ToValidUTF8(clip(e.request.Owner), ""),
 	})

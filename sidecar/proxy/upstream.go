@@ -34,6 +34,7 @@ type upstream struct {
 
 	mu     sync.Mutex
 	idle   []*upstreamConn // newest last
+	late   map[*upstreamConn]struct{}
 	closed bool
 }
 
@@ -63,6 +64,11 @@ type trip struct {
 	request []byte  // the head, with the body when that was received whole
 	body    *upload // the rest of it, else nil
 	head    bool    // the method is HEAD: the response has no body
+	// begin is asked right before the first byte; its error means that nothing may be sent. mayContinue is asked before every further piece.
+	begin       func(ctx context.Context) error
+	mayContinue func() bool
+	// late is told when a response comes after the time for it was over, as far as it is known how it ended. Nil: nobody waits.
+	late func(gate.End)
 	// whole says whether the response's body is to be read whole. One that isn't comes as a download.
 	whole func(*fasthttp.Response) bool
 }
@@ -81,7 +87,12 @@ func (u *upstream) exchange(ctx context.Context, t trip, response *fasthttp.Resp
 			_ = conn.Close()
 		}
 	}()
-	sent, answered, err := u.send(conn, t.request, t.body)
+	// After everything that takes time: dialling, TLS, looking for a connection that lives.
+	if err := t.begin(ctx); err != nil {
+		keep = u.putBack(conn, true)
+		return gate.End{Sent: gate.NotSent}, nil, err
+	}
+	sent, answered, err := u.send(conn, t)
 	end.Sent = sent
 	if err != nil && !answered {
 		return end, nil, err
@@ -90,6 +101,9 @@ func (u *upstream) exchange(ctx context.Context, t trip, response *fasthttp.Resp
 		return end, nil, fmt.Errorf("set deadline: %w", err)
 	}
 	if err := u.receiveHead(conn.reader, response); err != nil {
+		if t.late != nil && sent == gate.WhollySent && errors.Is(conn.readErr, os.ErrDeadlineExceeded) {
+			keep = u.awaitLate(conn, t)
+		}
 		return end, nil, fmt.Errorf("receive: %w", errors.Join(err, conn.readErr))
 	}
 	end.Status = response.StatusCode()
@@ -222,10 +236,13 @@ func (u *upstream) putIdle(conn *upstreamConn) {
 	u.idle = append(u.idle, conn)
 }
 
-// close closes every idle connection, and those that become idle later.
+// close closes every idle connection, and those that become idle later. Nobody waits for late responses any more.
 func (u *upstream) close() {
 	u.mu.Lock()
 	u.closed = true
+	for conn := range u.late {
+		_ = conn.Close()
+	}
 	u.mu.Unlock()
 	for conn := u.takeIdle(); conn != nil; conn = u.takeIdle() {
 		_ = conn.Close()
