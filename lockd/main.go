@@ -69,13 +69,12 @@ func (c *serveCmd) Run() error {
 }
 
 type migrateCmd struct {
-	DatabaseURL string `help:"Connection URL of lockdb, as its owner." env:"LOCKD_DATABASE_URL,LOCKDB_URL" placeholder:"URL"`
-	Check       bool   `help:"Change nothing; exit with 1 when something is pending."`
-	PrintSQL    bool   `help:"Print the statements instead, for somebody else to apply." name:"print-sql"`
+	DatabaseURL   string `help:"Connection URL of lockdb, as its owner." env:"LOCKD_DATABASE_URL,LOCKDB_URL" placeholder:"URL"`
+	migrate.Flags `embed:""`
 }
 
 func (c *migrateCmd) Run() error {
-	command := migrate.Command{DatabaseURL: c.DatabaseURL, Check: c.Check, PrintSQL: c.PrintSQL, Sets: []migrations.Set{migrations.LockDB()}}
+	command := migrate.Command{Flags: c.Flags, DatabaseURL: c.DatabaseURL, Sets: []migrations.Set{migrations.LockDB()}}
 	return command.Run(context.Background(), os.Stdout)
 }
 

@@ -4,20 +4,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
+// What a database can be refused for, told apart with errors.Is. The texts say which file or version, and what to do.
+var (
+	// ErrChanged means that an applied file was edited since.
+	ErrChanged = errors.New("an applied migration was changed")
+	// ErrNewer means that a newer program has migrated this database.
+	ErrNewer = errors.New("the database is newer than this program")
+	// ErrOrder means that versions are missing in the history, or stand in another order.
+	ErrOrder = errors.New("the history has a gap or another order")
+	// ErrForeign means that the database is another program's, or that Flyway has done to it what only Flyway can go on with.
+	ErrForeign = errors.New("the history isn't this program's")
+	// ErrTarget means that there is no such version to go to.
+	ErrTarget = errors.New("no such version")
+)
+
 // SQL returns every statement of the set in the order of its application, without the history table. A
 // set that can't be read gives its error as an SQL comment; the embedded sets always can (a test reads them).
 func SQL(set Set) string {
-	all, err := set.load()
+	text, err := SQLUpTo(set, 0)
 	if err != nil {
 		return "-- " + err.Error() + "\n"
 	}
-	return sqlOf(all)
+	return text
+}
+
+// SQLUpTo is SQL up to and with version target; 0 means all.
+func SQLUpTo(set Set, target int) (string, error) {
+	all, err := set.upTo(target)
+	if err != nil {
+		return "", err
+	}
+	return sqlOf(all), nil
 }
 
 // Apply brings the database up to date and returns the scripts that it applied. Each migration is one transaction
@@ -26,8 +48,17 @@ func SQL(set Set) string {
 // It refuses, before changing anything, when an applied file was changed since (the error names the file and both checksums),
 // when the history holds a version that this program doesn't have, has a gap, or a failed entry.
 func Apply(ctx context.Context, conn *pgx.Conn, set Set) (applied []string, err error) {
+	return ApplyUpTo(ctx, conn, set, 0)
+}
+
+// ApplyUpTo is Apply up to and with version target; 0 means all. Repeatable migrations may need the newest version, so they
+// are applied only without a target. A database that is past the target stays as it is: nothing is ever undone.
+func ApplyUpTo(ctx context.Context, conn *pgx.Conn, set Set, target int) (applied []string, err error) {
 	all, err := set.load()
 	if err != nil {
+		return nil, err
+	}
+	if _, err := set.upTo(target); err != nil {
 		return nil, err
 	}
 	if err := inTx(ctx, conn, set, func(tx pgx.Tx) error { return ensureHistory(ctx, tx, set) }); err != nil {
@@ -36,7 +67,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, set Set) (applied []string, err 
 	for {
 		var script string
 		err := inTx(ctx, conn, set, func(tx pgx.Tx) (err error) {
-			script, err = applyNext(ctx, tx, set, all)
+			script, err = applyNext(ctx, tx, set, all, target)
 			return err
 		})
 		if err != nil {
@@ -51,8 +82,16 @@ func Apply(ctx context.Context, conn *pgx.Conn, set Set) (applied []string, err 
 
 // Pending returns the scripts that Apply would apply, and changes nothing. It refuses what Apply refuses.
 func Pending(ctx context.Context, conn *pgx.Conn, set Set) ([]string, error) {
+	return PendingUpTo(ctx, conn, set, 0)
+}
+
+// PendingUpTo returns the scripts that ApplyUpTo would apply.
+func PendingUpTo(ctx context.Context, conn *pgx.Conn, set Set, target int) ([]string, error) {
 	all, err := set.load()
 	if err != nil {
+		return nil, err
+	}
+	if _, err := set.upTo(target); err != nil {
 		return nil, err
 	}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -70,7 +109,7 @@ func Pending(ctx context.Context, conn *pgx.Conn, set Set) ([]string, error) {
 			return nil, err
 		}
 	}
-	pending, err := plan(set, all, done)
+	pending, err := plan(set, all, done, target)
 	scripts := make([]string, 0, len(pending))
 	for _, m := range pending {
 		scripts = append(scripts, m.script)
@@ -105,12 +144,12 @@ func inTx(ctx context.Context, conn *pgx.Conn, set Set, fn func(pgx.Tx) error) e
 
 // applyNext applies the first pending migration and returns its script, or "" when nothing is pending. The history is
 // read again each time, under the lock: another runner may have been faster.
-func applyNext(ctx context.Context, tx pgx.Tx, set Set, all []migration) (string, error) {
+func applyNext(ctx context.Context, tx pgx.Tx, set Set, all []migration, target int) (string, error) {
 	done, err := readHistory(ctx, tx, set)
 	if err != nil {
 		return "", err
 	}
-	pending, err := plan(set, all, done)
+	pending, err := plan(set, all, done, target)
 	if err != nil || len(pending) == 0 {
 		return "", err
 	}
@@ -124,65 +163,4 @@ func applyNext(ctx context.Context, tx pgx.Tx, set Set, all []migration) (string
 		return "", err
 	}
 	return m.script, nil
-}
-
-// plan compares files with history and returns what is to be applied, in order.
-func plan(set Set, all []migration, done []historyRow) ([]migration, error) {
-	if err := checkHistory(set, all, done); err != nil {
-		return nil, err
-	}
-	var pending []migration
-	for _, m := range all {
-		last, found := lastRun(done, m)
-		if !found || m.repeatable() && last.checksum != m.checksum {
-			pending = append(pending, m)
-		}
-	}
-	return pending, nil
-}
-
-func lastRun(done []historyRow, m migration) (historyRow, bool) {
-	for _, row := range slices.Backward(done) {
-		if row.is(m) {
-			return row, true
-		}
-	}
-	return historyRow{}, false
-}
-
-// checkHistory refuses a database that these files can't have made.
-func checkHistory(set Set, all []migration, done []historyRow) error {
-	var errs []error
-	next := 1
-	for _, row := range done {
-		if i := slices.IndexFunc(all, row.is); i >= 0 && all[i].script != row.script {
-			return fmt.Errorf("%s: version %d in the database is %s, in this program %s: is this another program's database?", set.name, row.version, row.script, all[i].script)
-		}
-	}
-	for _, row := range done {
-		if !row.success {
-			errs = append(errs, fmt.Errorf("%s: the history says that %s failed; repair the database and remove that row", set.name, row.script))
-		}
-		if row.version == 0 {
-			continue
-		}
-		if row.version != next {
-			errs = append(errs, fmt.Errorf("%s: the history has version %d (%s) where version %d should stand", set.name, row.version, row.script, next))
-		}
-		next = row.version + 1
-		i := slices.IndexFunc(all, row.is)
-		switch {
-		case i < 0 && set.hasVersions(all):
-			errs = append(errs, fmt.Errorf("%s: the database has version %d (%s), which this program doesn't know; use the newer program", set.name, row.version, row.script))
-		case i >= 0 && all[i].checksum != row.checksum:
-			errs = append(errs, fmt.Errorf("%s: %s was changed after it was applied: checksum %d in the database, %d in the file; restore the file and add a new version instead",
-				set.name, all[i].script, row.checksum, all[i].checksum))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// hasVersions is false for a set of repeatables only, which shares another set's history.
-func (s Set) hasVersions(all []migration) bool {
-	return slices.ContainsFunc(all, func(m migration) bool { return !m.repeatable() })
 }

@@ -19,3 +19,12 @@ func Load(set Set) (int, error) {
 	all, err := set.load()
 	return len(all), err
 }
+
+// Newest is a set's highest version.
+func Newest(set Set) int {
+	all, err := set.load()
+	if err != nil {
+		return 0
+	}
+	return newest(all)
+}

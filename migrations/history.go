@@ -11,14 +11,24 @@ import (
 
 // historyRow is one line of flyway_schema_history, as far as it matters here.
 type historyRow struct {
-	version  int // 0 for a repeatable
+	kind     string // Flyway's type
+	version  int    // 0 for a repeatable
 	script   string
 	checksum int32
 	success  bool
 }
 
+// Flyway's types of rows that this program writes. An SQL row is a migration; a baseline says which version a schema had when its history began.
+const (
+	kindSQL      = "SQL"
+	kindBaseline = "BASELINE"
+)
+
 // is says whether the row records this migration.
 func (r historyRow) is(m migration) bool {
+	if r.kind != kindSQL {
+		return false
+	}
 	if m.repeatable() {
 		return r.version == 0 && r.script == m.script
 	}
@@ -69,11 +79,9 @@ func historyExists(ctx context.Context, tx pgx.Tx, set Set) (bool, error) {
 	return exists, nil
 }
 
-// readHistory returns the applied migrations in the order of their application. Rows
-// that Flyway writes for its own purposes (a schema it created, a baseline) have no
-// checksum and aren't ours to judge.
+// readHistory returns the rows in the order of their application, but for Flyway's note that it has created the schema itself.
 func readHistory(ctx context.Context, tx pgx.Tx, set Set) ([]historyRow, error) {
-	rows, err := tx.Query(ctx, "SELECT version, script, checksum, success FROM "+set.history.Sanitize()+" WHERE type = 'SQL' ORDER BY installed_rank")
+	rows, err := tx.Query(ctx, "SELECT type, version, script, checksum, success FROM "+set.history.Sanitize()+" WHERE type <> 'SCHEMA' ORDER BY installed_rank")
 	if err != nil {
 		return nil, fmt.Errorf("read history of %s: %w", set.name, err)
 	}
@@ -81,7 +89,7 @@ func readHistory(ctx context.Context, tx pgx.Tx, set Set) ([]historyRow, error) 
 		var h historyRow
 		var version *string
 		var checksum *int32
-		if err := row.Scan(&version, &h.script, &checksum, &h.success); err != nil {
+		if err := row.Scan(&h.kind, &version, &h.script, &checksum, &h.success); err != nil {
 			return h, err
 		}
 		if checksum != nil {

@@ -26,20 +26,45 @@ func one() map[string]string {
 	return map[string]string{"V1__create_one.sql": "CREATE TABLE one (n int);\n"}
 }
 
-// Flyway's algorithm: CRC-32 (polynomial 0xEDB88320) over the bytes of all lines without their line ends, stored signed. The expected
-// values come from elsewhere: the algorithm's published check value, and the textbook form of it below.
+// Flyway's algorithm as it is published: java.io.BufferedReader's lines in UTF-8, without their ends (LF, CR or CRLF, nothing else), a byte-order
+// mark of the first line dropped, each into one java.util.zip.CRC32, its value cast to a signed int.
+//
+// The expected values come from a program of ten lines that does this with Java's own two classes, run by hand on OpenJDK 17; Flyway's jar itself
+// wasn't at hand. The first one is the check value that CRC-32 is published with: 0xCBF43926 = 3421780262, signed -873187034.
 func TestChecksumIsFlyways(t *testing.T) {
 	t.Parallel()
-	// CRC-32 of "123456789", the check value that the algorithm is published with: 0xCBF43926 = 3421780262, signed −873187034.
-	require.Equal(t, int32(-873187034), migrations.Checksum("123456789"))
-	for _, same := range []string{"123456789\n", "123456789\r\n", "\ufeff123456789", "1234\n56789", "1234\r\n\r\n56789\n", "\n\n123456789", "12345\r6789"} {
-		require.Equal(t, int32(-873187034), migrations.Checksum(same), "%q", same)
+	const one, table = int32(-698626245), int32(-1153110715)
+	for _, c := range []struct {
+		name, text string
+		checksum   int32
+	}{
+		{"check value", "123456789", -873187034},
+		{"empty", "", 0},
+		{"an empty line", "\n", 0},
+		{"empty lines, CRLF", "\r\n\r\n", 0},
+		{"a byte-order mark alone", "\ufeff", 0},
+		{"a byte-order mark on a line of its own", "\ufeff\nSELECT 1;\n", 78787420},
+		{"LF", "CREATE TABLE one (n int);\n", one},
+		{"CRLF", "CREATE TABLE one (n int);\r\n", one},
+		{"no final newline", "CREATE TABLE one (n int);", one},
+		{"byte-order mark", "\ufeffCREATE TABLE one (n int);\n", one},
+		{"lines, LF", "CREATE TABLE one (\n    n int\n);\n", table},
+		{"lines, CRLF", "CREATE TABLE one (\r\n    n int\r\n);\r\n", table},
+		{"lines, lone CR", "CREATE TABLE one (\r    n int\r);\r", table},
+		{"lines, no final newline", "CREATE TABLE one (\n    n int\n);", table},
+		{"empty lines before, between and after", "\n\nCREATE TABLE one (\n\n    n int\n);\n\n\n", table},
+		{"non-ASCII", "-- K\u00f6nigin, \u8acb\u6c42\u66f8, \U0001f512\nSELECT 'Stra\u00dfe';\n", -1424290854},
+		{"a byte-order mark on the second line counts", "SELECT 1;\n\ufeffSELECT 2;\n", -737986772},
+		{"only one byte-order mark is dropped", "\ufeff\ufeffSELECT 1;\n", -1606921097},
+		{"NEL, LINE SEPARATOR, VT and FF end no line", "\nSELECT 1;\u0085SELECT 2;\u2028SELECT 3;\u000bSELECT 4;\u000cSELECT 5;\n", 2019492946},
+		{"white space before a line end counts", "SELECT 1; \t\n", 73398533},
+		{"mixed line ends, CR at the end", "SELECT 1;\n\r\nSELECT 2;\n\r", -1665099012},
+	} {
+		require.Equal(t, c.checksum, migrations.Checksum(c.text), c.name)
 	}
-	// CRC-32 of the UTF-8 bytes of "äöü" (C3 A4 C3 B6 C3 BC).
-	require.Equal(t, crcByHand([]byte{0xC3, 0xA4, 0xC3, 0xB6, 0xC3, 0xBC}), migrations.Checksum("äöü\n"))
-	require.Equal(t, int32(0), migrations.Checksum(""))
-	require.NotEqual(t, migrations.Checksum("a b"), migrations.Checksum("ab"), "white space within a line counts")
-	require.NotEqual(t, migrations.Checksum("\n\ufeffa"), migrations.Checksum("\na"), "a byte-order mark counts anywhere but at the start")
+	// And once more from first principles: the textbook's CRC, bit by bit, over the bytes of the lines.
+	require.Equal(t, crcByHand([]byte("SELECT 1;SELECT 2;")), migrations.Checksum("SELECT 1;\n\r\nSELECT 2;\n\r"))
+	require.Equal(t, crcByHand([]byte{0xC3, 0xA4, 0xC3, 0xB6, 0xC3, 0xBC}), migrations.Checksum("\u00e4\u00f6\u00fc\n"))
 }
 
 // crcByHand is the textbook algorithm, bit by bit.
@@ -90,6 +115,7 @@ func TestChangedAppliedFileIsRefusedWithBothChecksums(t *testing.T) {
 
 	changed := set(map[string]string{"V1__create_one.sql": "CREATE TABLE one (n bigint);\n", "V2__next.sql": "CREATE TABLE two ();"})
 	_, err = migrations.Apply(t.Context(), conn, changed)
+	require.ErrorIs(t, err, migrations.ErrChanged)
 	require.ErrorContains(t, err, "V1__create_one.sql was changed")
 	require.ErrorContains(t, err, itoa(migrations.Checksum("CREATE TABLE one (n int);")))
 	require.ErrorContains(t, err, itoa(migrations.Checksum("CREATE TABLE one (n bigint);")))
@@ -133,11 +159,14 @@ func TestDatabaseThatIsNewerOrHasAGapIsRefused(t *testing.T) {
 	_, err := migrations.Apply(t.Context(), conn, set(files))
 	require.NoError(t, err)
 	_, err = migrations.Apply(t.Context(), conn, set(one()))
-	require.ErrorContains(t, err, "which this program doesn't know")
+	require.ErrorIs(t, err, migrations.ErrNewer)
+	require.ErrorContains(t, err, "version 2 (V2__two.sql), which this program doesn't know (its newest is 1); use the newer program")
 
 	_, err = conn.Exec(t.Context(), "DELETE FROM flyway_schema_history WHERE version = '1'")
 	require.NoError(t, err)
 	_, err = migrations.Apply(t.Context(), conn, set(files))
+	require.ErrorIs(t, err, migrations.ErrOrder)
+	require.NotErrorIs(t, err, migrations.ErrNewer)
 	require.ErrorContains(t, err, "where version 1 should stand")
 	_, err = conn.Exec(t.Context(), "UPDATE flyway_schema_history SET success = false")
 	require.NoError(t, err)

@@ -123,13 +123,12 @@ func (c *resetCmd) Run() error {
 }
 
 type migrateCmd struct {
-	DatabaseURL string `help:"Connection URL of the database, as its owner." env:"SIDECAR_DATABASE_URL" placeholder:"URL"`
-	Check       bool   `help:"Change nothing; exit with 1 when something is pending."`
-	PrintSQL    bool   `help:"Print the statements instead, for somebody else to apply." name:"print-sql"`
+	DatabaseURL   string `help:"Connection URL of the database, as its owner." env:"SIDECAR_DATABASE_URL" placeholder:"URL"`
+	migrate.Flags `embed:""`
 }
 
 func (c *migrateCmd) Run() error {
-	command := migrate.Command{DatabaseURL: c.DatabaseURL, Check: c.Check, PrintSQL: c.PrintSQL, Sets: []migrations.Set{migrations.Fence()}}
+	command := migrate.Command{Flags: c.Flags, DatabaseURL: c.DatabaseURL, Sets: []migrations.Set{migrations.Fence()}}
 	return command.Run(context.Background(), os.Stdout)
 }
 

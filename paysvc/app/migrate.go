@@ -10,10 +10,9 @@ import (
 
 // Migrate is the command migrate.
 type Migrate struct {
-	DatabaseURL string `help:"Connection URL of paydb, as its owner." env:"PAYSVC_DATABASE_URL,PAYDB_URL" placeholder:"URL"`
-	WithSeed    bool   `help:"Also apply the synthetic accounts of the demonstration; never where real money is."`
-	Check       bool   `help:"Change nothing; exit with 1 when something is pending."`
-	PrintSQL    bool   `help:"Print the statements instead, for somebody else to apply." name:"print-sql"`
+	DatabaseURL   string `help:"Connection URL of paydb, as its owner." env:"PAYSVC_DATABASE_URL,PAYDB_URL" placeholder:"URL"`
+	WithSeed      bool   `help:"Also apply the synthetic accounts of the demonstration; never where real money is."`
+	migrate.Flags `embed:""`
 }
 
 // Help is the command's longer help.
@@ -32,6 +31,6 @@ func (c *Migrate) Run() error {
 	if c.WithSeed {
 		sets = append(sets, migrations.SeedPayDB())
 	}
-	command := migrate.Command{DatabaseURL: c.DatabaseURL, Check: c.Check, PrintSQL: c.PrintSQL, Sets: sets}
+	command := migrate.Command{Flags: c.Flags, DatabaseURL: c.DatabaseURL, Sets: sets}
 	return command.Run(context.Background(), os.Stdout)
 }
