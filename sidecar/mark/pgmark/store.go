@@ -18,18 +18,32 @@ import (
 	"fenceline/sidecar/mark"
 )
 
-// Store implements mark.Store.
+// Store implements mark.OperatedStore and mark.Register.
 type Store struct {
 	pool    *pgxpool.Pool
 	guards  map[string]guard
 	timeout time.Duration
 	maxJump int64
 	checked atomic.Bool
+
+	// What the register of requests in flight needs.
+	ordered   []config.Guard // those that order effects
+	groups    map[string]*groups
+	alone     chan struct{} // a place for each registration that waits for a lock
+	marks     *marks
+	lives     *lives
+	id        string
+	listenURL string
+	groupSize func(guard string, members int)
 }
 
 type guard struct {
 	statements
-	mark config.Mark
+	effects   effectStatements
+	name      string
+	config    config.Guard
+	unsettled config.Unsettled
+	mark      config.Mark
 	// readOnly is set where the resource raises the marks: they are compared and left alone.
 	readOnly bool
 }
@@ -37,9 +51,25 @@ type guard struct {
 // New returns a store for the guards. Timeout bounds one admission; maxJump is the largest plausible distance between
 // a token and the mark.
 func New(pool *pgxpool.Pool, guards []config.Guard, timeout time.Duration, maxJump int64) *Store {
-	s := &Store{pool: pool, guards: map[string]guard{}, timeout: timeout, maxJump: maxJump}
-	for _, g := range guards {
-		s.guards[g.Name] = guard{statements: build(g), mark: g.Mark, readOnly: g.Advance == config.AdvanceResource}
+	s := &Store{
+		pool: pool, guards: map[string]guard{}, timeout: timeout, maxJump: maxJump,
+		groups: map[string]*groups{}, alone: make(chan struct{}, max(int(pool.Config().MaxConns)/2, 1)), marks: &marks{}, lives: &lives{},
+		groupSize: func(string, int) {},
+	}
+	for _, c := range guards {
+		g := guard{
+			statements: build(c), name: c.Name, config: c, unsettled: c.Unsettled, mark: c.Mark, readOnly: c.Advance == config.AdvanceResource,
+		}
+		if c.OrdersEffects() {
+			g.effects = buildEffects(c)
+			s.ordered = append(s.ordered, c)
+			s.groups[c.Name] = &groups{busy: map[string]bool{}, send: func(ctx context.Context, group []*asked) ([]answered, error) {
+				ctx, cancel := context.WithTimeout(ctx, s.timeout)
+				defer cancel()
+				return s.register(ctx, g, group, false)
+			}}
+		}
+		s.guards[c.Name] = g
 	}
 	return s
 }
