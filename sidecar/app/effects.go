@@ -9,6 +9,7 @@ import (
 	"fenceline/sidecar/config"
 	"fenceline/sidecar/gate"
 	"fenceline/sidecar/mark"
+	"fenceline/sidecar/mark/pgmark"
 )
 
 const (
@@ -51,10 +52,32 @@ func (a *App) startGate(ctx context.Context, g *generation) error {
 		return err
 	}
 	data := a.data.Current()
+	if store, ok := register.(*pgmark.Store); ok {
+		store.ObserveGroups(data.GroupSize)
+	}
 	a.gate = gate.New(register, gateOptions(g.cfg), data.Observer())
 	data.UseGate(a.gate)
 	_ = a.gate.Start(ctx) // logged; tried again
 	a.cleanups.Push("register of requests in flight", a.gate.Stop)
+	return nil
+}
+
+// useGate goes on with the gate under a new configuration. The life stays the same.
+func (a *App) useGate(old, next *generation) error {
+	if a.gate == nil {
+		return nil
+	}
+	register, err := next.register()
+	if err != nil {
+		return err
+	}
+	if store, ok := register.(*pgmark.Store); ok {
+		if former, ok := old.store.(*pgmark.Store); ok {
+			store.Succeed(former)
+		}
+		store.ObserveGroups(a.data.Current().GroupSize)
+	}
+	a.gate.Use(register, gateOptions(next.cfg))
 	return nil
 }
 

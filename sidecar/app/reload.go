@@ -108,6 +108,9 @@ func (a *App) fingerprint() [sha256.Size]byte {
 func (a *App) reload(ctx context.Context) {
 	old := a.generation()
 	next, err := a.prepare(ctx, old)
+	if err == nil {
+		err = a.useGate(old, next)
+	}
 	if err != nil {
 		a.metrics.success.Set(0)
 		a.metrics.reloads.WithLabelValues("rejected").Inc()
@@ -211,6 +214,10 @@ func needsRestart(old, next *config.Config) error {
 			reflect.DeepEqual(old.Guards[i].Effects, g.Effects))
 		// The first guard that orders effects brings the register with it; further ones have to be announced in it.
 		differs("guard "+g.Name+": a new guard that orders effects", i >= 0 || !g.OrdersEffects())
+	}
+	for _, g := range old.Guards {
+		gone := !slices.ContainsFunc(next.Guards, func(n config.Guard) bool { return n.Name == g.Name })
+		differs("guard "+g.Name+": removing a guard that orders effects", !g.OrdersEffects() || !gone)
 	}
 	return errors.Join(errs...)
 }

@@ -61,7 +61,9 @@ func (b *backing) store(cfg *config.Config) (checkedStore, error) {
 		}
 		return store, nil
 	}
-	return pgmark.New(b.pool, cfg.Guards, cfg.Store.Timeout(), cfg.Token.MaxJump), nil
+	store := pgmark.New(b.pool, cfg.Guards, cfg.Store.Timeout(), cfg.Token.MaxJump)
+	store.Identify(cfg.ID, cfg.Store.Postgres.ListenURL.Reveal())
+	return store, nil
 }
 
 // isFinal says whether a store's fault is one that waiting doesn't mend.

@@ -22,6 +22,7 @@ type metrics struct {
 	inflight  *prometheus.GaugeVec
 	unsettled *prometheus.GaugeVec
 	wait      *prometheus.HistogramVec
+	groups    *prometheus.HistogramVec
 	onFenced  *prometheus.CounterVec
 }
 
@@ -37,7 +38,8 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 	m.onFenced = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fence_on_fenced_failures_total", Help: "Statements on_fenced that failed; their requests were refused all the same."}, []string{"route"})
 	m.unsettled = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fence_unsettled_current", Help: "Requests of this sidecar's life whose outcome is unknown; newer tokens of their keys wait for them."}, []string{"guard"})
 	m.wait = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fence_wait_seconds", Help: "How long requests waited for older ones of their key.", Buckets: daemon.LatencyBuckets()}, []string{"guard"})
-	registry.MustRegister(m.unsettled, m.wait, m.onFenced, m.decisions, m.fenced, m.store, m.upstream, m.failures, m.inflight)
+	m.groups = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fence_group_size", Help: "Admissions that were committed together.", Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128}}, []string{"guard"})
+	registry.MustRegister(m.groups, m.unsettled, m.wait, m.onFenced, m.decisions, m.fenced, m.store, m.upstream, m.failures, m.inflight)
 	return m
 }
 
@@ -61,6 +63,7 @@ func (m *metrics) seed(cfg *config.Config, routes []*policy.Route) {
 		m.store.WithLabelValues(g.Name)
 		m.inflight.WithLabelValues(g.Name)
 		m.unsettled.WithLabelValues(g.Name)
+		m.groups.WithLabelValues(g.Name)
 		m.wait.WithLabelValues(g.Name)
 	}
 	for _, outcome := range []gate.Outcome{gate.OutcomeNotSent, gate.OutcomeUnknown} {

@@ -10,6 +10,11 @@ import (
 // UseGate lets requests of guards that order effects pass by a gate.
 func (p *Proxy) UseGate(g *gate.Gate) { p.gate = g }
 
+// GroupSize counts the registrations that were committed together.
+func (p *Proxy) GroupSize(guard string, members int) {
+	p.metrics.groups.WithLabelValues(guard).Observe(float64(members))
+}
+
 // Observer counts and logs what a gate does.
 func (p *Proxy) Observer() gate.Observer {
 	return gate.Observer{
