@@ -93,6 +93,10 @@ lint: ## Run vet, the linter and the formatter's check; go.mod must be tidy
 docs: ## Write docs/configuration.md anew from the reference configuration
 	@FENCELINE_UPDATE_DOCS=1 $(GO) test -count=1 -run TestConfigurationDocumentIsUpToDate ./sidecar/config
 
+.PHONY: catalog
+catalog: ## Write the descriptions of the schemas anew (migrations/testdata/catalog), after a new migration
+	@FENCELINE_UPDATE_CATALOG=1 $(WITH_POSTGRES) $(GO) test -count=1 -run TestSchemaIsTheDescribedOne ./migrations
+
 .PHONY: fmt
 fmt: ## Format the code (gofumpt)
 	@$(GOFUMPT) -w $$(git ls-files '*.go')
