@@ -28,13 +28,15 @@ configs/sidecar.reference.yaml explains every key.`
 
 // cli is the command line.
 type cli struct {
-	Run     runCmd     `cmd:"" help:"Run the sidecar."`
-	Check   checkCmd   `cmd:"" help:"Check a configuration file and name everything that is wrong with it."`
-	Init    initCmd    `cmd:"" help:"Make the empty mark file of a new sidecar (store.file). It never replaces one."`
-	Explain explainCmd `cmd:"" help:"Say which route a request takes, which key comes out, and what would be decided."`
-	Marks   marksCmd   `cmd:"" help:"Set a mark as an operator."`
-	Migrate migrateCmd `cmd:"" help:"Bring the sidecar's own tables (schema fence) up to date."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Run      runCmd      `cmd:"" help:"Run the sidecar."`
+	Check    checkCmd    `cmd:"" help:"Check a configuration file and name everything that is wrong with it."`
+	Init     initCmd     `cmd:"" help:"Make the empty mark file of a new sidecar (store.file). It never replaces one."`
+	Explain  explainCmd  `cmd:"" help:"Say which route a request takes, which key comes out, and what would be decided."`
+	Marks    marksCmd    `cmd:"" help:"Set a mark as an operator."`
+	Inflight inflightCmd `cmd:"" help:"List the requests in flight behind all sidecars on the store."`
+	Settle   settleCmd   `cmd:"" help:"Say as an operator that requests whose outcome is unknown can have no further effect, so that newer tokens go on."`
+	Migrate  migrateCmd  `cmd:"" help:"Bring the sidecar's own tables (schema fence) up to date."`
+	Version  versionCmd  `cmd:"" help:"Print the version."`
 }
 
 type runCmd struct {
@@ -104,7 +106,7 @@ func (c *explainCmd) Run() error {
 }
 
 type marksCmd struct {
-	Reset resetCmd `cmd:"" help:"Set a mark, also to a lower token: every token above it is admitted again. Only while no sidecar serves the guard (store.file)."`
+	Reset resetCmd `cmd:"" help:"Set a mark, also to a lower token: every token above it is admitted again. Only while no sidecar serves the guard."`
 }
 
 type resetCmd struct {
@@ -119,7 +121,25 @@ type resetCmd struct {
 }
 
 func (c *resetCmd) Run() error {
-	return app.ResetMark(c.Config, app.Reset{Guard: c.Guard, Key: c.Key, To: c.To, Expected: c.Expected, Operator: c.Operator, Reason: c.Reason}, os.Stdout)
+	return app.ResetMark(context.Background(), c.Config, app.Reset{Guard: c.Guard, Key: c.Key, To: c.To, Expected: c.Expected, Operator: c.Operator, Reason: c.Reason}, os.Stdout)
+}
+
+type inflightCmd struct {
+	Config string `short:"c" help:"Configuration file." required:"" placeholder:"FILE"`
+}
+
+func (c *inflightCmd) Run() error { return app.InFlight(context.Background(), c.Config, os.Stdout) }
+
+type settleCmd struct {
+	Config   string `short:"c" help:"Configuration file." required:"" placeholder:"FILE"`
+	Row      int64  `help:"One request, by its row." placeholder:"N"`
+	Life     string `help:"All unsettled requests of one life of a sidecar." placeholder:"UUID"`
+	Operator string `help:"Who does this." required:""`
+	Reason   string `help:"Why: how it is known that they can have no further effect." required:""`
+}
+
+func (c *settleCmd) Run() error {
+	return app.Settle(context.Background(), c.Config, app.Settlement{Row: c.Row, Life: c.Life, Operator: c.Operator, Reason: c.Reason}, os.Stdout)
 }
 
 type migrateCmd struct {

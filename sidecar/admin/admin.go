@@ -31,7 +31,7 @@ type State struct {
 	Store  mark.OperatedStore
 }
 
-// Register adds GET /config (secrets redacted), /routes and /marks?guard=&key=, and POST /marks/raise. State gives what is in use when a
+// Register adds GET /config (secrets redacted), /routes, /marks?guard=&key= and /inflight, and POST /marks/raise and /inflight/ROW/settle. State gives what is in use when a
 // request comes.
 func Register(a *daemon.Admin, logger hclog.Logger, state func() State) {
 	a.Handle("GET /config", answer(func(*http.Request) (int, any) {
@@ -49,6 +49,8 @@ func Register(a *daemon.Admin, logger hclog.Logger, state func() State) {
 		return http.StatusOK, map[string]any{"routes": routes, "unmatched": s.Config.Unmatched}
 	}))
 	a.Handle("GET /marks", answer(func(r *http.Request) (int, any) { return readMark(r, state()) }))
+	a.Handle("GET /inflight", answer(func(r *http.Request) (int, any) { return listInFlight(r, state()) }))
+	a.Handle("POST /inflight/{row}/settle", answer(func(r *http.Request) (int, any) { return settleRow(r, state(), logger) }))
 	a.Handle("POST /marks/raise", answer(func(r *http.Request) (int, any) { return raiseMark(r, state(), logger) }))
 }
 

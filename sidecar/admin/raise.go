@@ -27,8 +27,8 @@ type raise struct {
 // maxBody bounds an operator's request, in bytes.
 const maxBody = 16 << 10
 
-// raiseMark sets a mark to a higher token, whatever max_jump says: every token below is refused from then on. It never lowers.
-func raiseMark(r *http.Request, s State, logger hclog.Logger) (int, any) {
+// decode reads an operator's request; a status says that it can't be taken.
+func decode(r *http.Request, into any) (status int, problem any) {
 	// A page in somebody's browser can't send this type without asking first.
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return http.StatusUnsupportedMediaType, message("want Content-Type: application/json")
@@ -37,9 +37,17 @@ func raiseMark(r *http.Request, s State, logger hclog.Logger) (int, any) {
 	if err != nil {
 		return http.StatusBadRequest, message("the body didn't arrive")
 	}
-	var in raise
-	if err := strictjson.Decode(body, &in); err != nil {
+	if err := strictjson.Decode(body, into); err != nil {
 		return http.StatusBadRequest, message("%s", err)
+	}
+	return 0, nil
+}
+
+// raiseMark sets a mark to a higher token, whatever max_jump says: every token below is refused from then on. It never lowers.
+func raiseMark(r *http.Request, s State, logger hclog.Logger) (int, any) {
+	var in raise
+	if status, problem := decode(r, &in); status != 0 {
+		return status, problem
 	}
 	if strings.TrimSpace(in.Operator) == "" || strings.TrimSpace(in.Reason) == "" || in.Token < 1 {
 		return http.StatusBadRequest, message("want guard, key, token (1 or more), operator and reason")

@@ -79,14 +79,14 @@ type Reset struct {
 	Operator, Reason string
 }
 
-// ResetMark sets a mark in a file that no sidecar has open. In a database nothing tells yet whether a sidecar serves the guard, so there it is refused.
-func ResetMark(path string, r Reset, w io.Writer) error {
+// ResetMark sets a mark in a file that no sidecar has open, or in a database while no sidecar serves the guard.
+func ResetMark(ctx context.Context, path string, r Reset, w io.Writer) error {
 	cfg, err := config.LoadFile(path)
 	if err != nil {
 		return err
 	}
 	if cfg.Store.File.Path == "" {
-		return errors.New("marks reset works with store.file only in this version: in a database nothing tells whether a sidecar serves the guard")
+		return resetInDatabase(ctx, path, r, w)
 	}
 	key, err := canonical(cfg, r.Guard, r.Key)
 	if err != nil {
