@@ -55,7 +55,7 @@ func (b *backing) close() error {
 // store returns the marks of a configuration's guards.
 func (b *backing) store(cfg *config.Config) (checkedStore, error) {
 	if b.file != nil {
-		store, err := b.file.Store(cfg.Guards, cfg.Store.Timeout(), cfg.Token.MaxJump)
+		store, err := b.file.Store(cfg.ID, cfg.Guards, cfg.Store.Timeout(), cfg.Token.MaxJump)
 		if err != nil {
 			return nil, fmt.Errorf("store.file: %w", err)
 		}

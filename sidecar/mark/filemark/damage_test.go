@@ -24,8 +24,15 @@ func filled(t *testing.T, keys int) string {
 	path := create(t)
 	f, err := Open(path, Options{})
 	require.NoError(t, err)
-	s, err := f.Store(guards(), patience, maxJump)
+	s, err := f.Store("test", effectGuards(), patience, maxJump)
 	require.NoError(t, err)
+	require.NoError(t, s.Begin(t.Context()))
+	for i := range keys {
+		register(t, s, entry("holds", "key-"+strconv.Itoa(i), lock.Token(i+1)))
+		if i == 20 {
+			break
+		}
+	}
 	ops := make([]*operation, 0, keys)
 	for i := range keys {
 		op := &operation{ctx: t.Context(), done: make(chan struct{}), maxJump: maxJump, admission: mark.Admission{Guard: "any-key", Key: "key-" + strconv.Itoa(i), Token: lock.Token(i + 1)}}
@@ -113,12 +120,17 @@ func TestDamagedFilesAreRefused(t *testing.T) {
 			continue
 		}
 		// It hit a page that isn't in use.
-		s, err := f.Store(guards(), patience, maxJump)
+		s, err := f.Store("test", guards(), patience, maxJump)
 		require.NoError(t, err, name)
 		for i := range 400 {
 			token, _, err := s.Read(t.Context(), "any-key", "key-"+strconv.Itoa(i))
 			require.NoError(t, err, name)
 			require.Equal(t, lock.Token(i+1), token, name)
+		}
+		require.Len(t, standing(t, s), 21, name)
+		for i, one := range standing(t, s) {
+			require.Equal(t, "key-"+strconv.Itoa(i), one.Key, name)
+			require.Equal(t, lock.Token(i+1), one.Token, name)
 		}
 		require.NoError(t, f.Close(), name)
 	}
@@ -151,8 +163,23 @@ func TestRecordsThatAreMissingOrOfAnotherFormatAreNoticed(t *testing.T) {
 		"a guard is gone":       {func(tx *bbolt.Tx) error { return tx.Bucket(bucketMarks).DeleteBucket([]byte("known")) }, "are gone"},
 		"a mark of another key": {swap, "wrong checksum"},
 		"a later format": {func(tx *bbolt.Tx) error {
-			return tx.Bucket(bucketFormat).Put(keyFormat, []byte(`{"version":2}`))
-		}, "format 2, this program works with 1"},
+			return tx.Bucket(bucketFormat).Put(keyFormat, []byte(`{"version":3}`))
+		}, "format 3, this program works with 2"},
+		"a request in flight is gone": {func(tx *bbolt.Tx) error { return tx.Bucket(bucketInflight).Delete(rowKey(2)) }, "has 2 requests in flight, 3 were written"},
+		"a request in flight under another row": {func(tx *bbolt.Tx) error {
+			b := tx.Bucket(bucketInflight)
+			value := append([]byte(nil), b.Get(rowKey(2))...)
+			return errors.Join(b.Delete(rowKey(2)), b.Put(rowKey(9), value))
+		}, "wrong checksum"},
+		"rows that would be used again": {func(tx *bbolt.Tx) error {
+			return tx.Bucket(bucketFormat).Put(keyRegister, census{last: 2, count: 3}.encode())
+		}, "has row 3, the highest that was given away is 2"},
+		"no number of requests":        {func(tx *bbolt.Tx) error { return tx.Bucket(bucketFormat).Delete(keyRegister) }, "number of its requests in flight can't be read"},
+		"all requests are gone":        {func(tx *bbolt.Tx) error { return tx.DeleteBucket(bucketInflight) }, "doesn't go with its parts"},
+		"a first format with requests": {func(tx *bbolt.Tx) error { return tx.Bucket(bucketFormat).Put(keyFormat, []byte(`{"version":1}`)) }, "doesn't go with its parts"},
+		"a guard with another key type": {func(tx *bbolt.Tx) error {
+			return tx.Bucket(bucketGuards).Put([]byte("holds"), []byte(`{"keyType":"uuid","count":3}`))
+		}, "wrong checksum"},
 		"another program's file": {func(tx *bbolt.Tx) error { return tx.DeleteBucket(bucketGuards) }, "isn't a mark file"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +228,7 @@ func TestFullDiskAdmitsNothingAndRecovers(t *testing.T) {
 	require.NoError(t, Create(path))
 	f, err := Open(path, o)
 	require.NoError(t, err)
-	s, err := f.Store(guards(), patience, maxJump)
+	s, err := f.Store("test", guards(), patience, maxJump)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = f.Close() }) // before the disk goes; a second time it does nothing
 	var admitted []string
@@ -263,7 +290,7 @@ func TestDiskThatDoesNotAnswerInTimeAdmitsNothing(t *testing.T) {
 	f, err := Open(create(t), Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
-	s, err := f.Store(guards(), 50*time.Millisecond, maxJump)
+	s, err := f.Store("test", guards(), 50*time.Millisecond, maxJump)
 	require.NoError(t, err)
 	tx, err := f.db.Begin(true) // as a disk that hangs would, nothing else can be committed
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-// Package filemark keeps marks in a file beside the sidecar: one sidecar, no database. The file is a bbolt database; admissions that arrive
+// Package filemark keeps marks, and the requests in flight, in a file beside the sidecar: one sidecar, no database. The file is a bbolt database; admissions that arrive
 // together are committed together, while one commit waits for the disk the next group forms.
 //
 // The file is made by Create alone, never by Open: an empty store would let every stale token pass. It is exclusive: whoever has it open
@@ -6,6 +6,7 @@
 package filemark
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,8 @@ import (
 
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"fenceline/sidecar/mark"
 )
 
 // Faults of a file, beside those of package mark.
@@ -34,23 +37,30 @@ var (
 )
 
 // formatVersion is the version of what stands in the file.
-const formatVersion = 1
+const formatVersion = 2
+
+// firstFormat is the version before requests in flight were kept. Open makes such a file one of formatVersion.
+const firstFormat = 1
 
 // The file's buckets. Each guard has one below bucketMarks.
 var ( //nolint:gochecknoglobals // constants
-	bucketFormat = []byte("format")  // keyFormat, keyProof
-	bucketMarks  = []byte("marks")   // guard → key → record
-	bucketGuards = []byte("guards")  // guard → guardInfo
-	bucketResets = []byte("changes") // sequence → Change
+	bucketFormat   = []byte("format")   // keyFormat, keyProof, keyRegister
+	bucketMarks    = []byte("marks")    // guard → key → record
+	bucketGuards   = []byte("guards")   // guard → guardInfo
+	bucketResets   = []byte("changes")  // sequence → Change
+	bucketInflight = []byte("inflight") // row → flightRecord, since format 2
 
-	keyFormat = []byte("format")
-	keyProof  = []byte("proof")
+	keyFormat   = []byte("format")
+	keyProof    = []byte("proof")
+	keyRegister = []byte("register") // census
 )
 
 // format is what a file says of itself.
 type format struct {
 	Version int       `json:"version"`
 	Created time.Time `json:"created"`
+	// Upgraded is when a file of an earlier format was made one of this.
+	Upgraded time.Time `json:"upgraded,omitzero"`
 }
 
 // File is an open mark file.
@@ -59,6 +69,8 @@ type File struct {
 	db     *bbolt.DB
 	opened os.FileInfo // of the file that we hold
 	queue  queue
+	// flights are the requests in flight.
+	flights flights
 	// unproven is set after a commit that failed, until one succeeds. Only the goroutine that commits sets it.
 	unproven atomic.Bool
 
@@ -108,7 +120,7 @@ func fill(path string) error {
 		return err
 	}
 	return errors.Join(db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range [][]byte{bucketFormat, bucketMarks, bucketGuards, bucketResets} {
+		for _, name := range [][]byte{bucketFormat, bucketMarks, bucketGuards, bucketResets, bucketInflight} {
 			if _, err := tx.CreateBucket(name); err != nil {
 				return err
 			}
@@ -117,7 +129,7 @@ func fill(path string) error {
 		if err != nil {
 			return err
 		}
-		return tx.Bucket(bucketFormat).Put(keyFormat, text)
+		return errors.Join(tx.Bucket(bucketFormat).Put(keyFormat, text), tx.Bucket(bucketFormat).Put(keyRegister, census{}.encode()))
 	}), db.Close())
 }
 
@@ -149,7 +161,7 @@ func Open(path string, o Options) (*File, error) {
 	if err := inspect(path); err != nil {
 		return nil, err
 	}
-	f := &File{path: path}
+	f := &File{path: path, flights: flights{begun: map[string]struct{}{}, settled: map[mark.Row]struct{}{}}}
 	err := guarded(func() (err error) {
 		f.db, err = bbolt.Open(path, 0o600, options(&f.opened, o))
 		return err
@@ -162,8 +174,10 @@ func Open(path string, o Options) (*File, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open mark file: %w", err)
 	}
-	if err := f.verify(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), f.db.Close())
+	for _, step := range []func() error{f.verify, f.upgrade, func() error { return f.reload(true) }} {
+		if err := step(); err != nil {
+			return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), f.db.Close())
+		}
 	}
 	f.queue.start(f.commit)
 	return f, nil
@@ -183,7 +197,9 @@ func guarded(fn func() error) (err error) {
 
 // Close ends the file's use. Admissions that wait are told that the store is unavailable.
 func (f *File) Close() error {
-	f.queue.stop()
+	if f.queue.stop() {
+		f.commit([]*operation{{ctx: context.Background(), flush: true}}) // if it fails, those rows are unsettled after the next start
+	}
 	if err := f.db.Close(); err != nil {
 		return fmt.Errorf("close mark file: %w", err)
 	}

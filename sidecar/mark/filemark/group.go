@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,12 +21,35 @@ type operation struct {
 	ctx       context.Context //nolint:containedctx // so that what nobody waits for any more isn't done
 	admission mark.Admission
 	probe     bool // decides nothing; it only proves that the file can be written
-	reject    bool // a key without a mark isn't known
-	maxJump   int64
-	decision  mark.Decision
-	err       error
-	done      chan struct{}
+	flush     bool // decides nothing; it has written what was settled in memory
+	// work is anything else that is done to the register. Its error spoils the whole transaction; a refusal of its own it puts into err before it has written anything.
+	work     func(*staged) error
+	reject   bool // a key without a mark isn't known
+	maxJump  int64
+	decision mark.Decision
+	err      error
+	done     chan struct{}
+
+	entry      *mark.Entry // is registered too
+	sidecar    string
+	definition string // of the entry's guard
+	row        mark.Row
+	older      []mark.Row
+	fate       atomic.Int32 // whether the caller has gone before the answer was sure to reach it
 }
+
+const (
+	answered  = 1
+	abandoned = 2
+)
+
+// answer says whether the caller still takes the answer. From then on it does.
+func (op *operation) answer() bool {
+	return op.fate.CompareAndSwap(0, answered) || op.fate.Load() == answered
+}
+
+// abandon says whether the caller may go without the answer, which nobody gets then.
+func (op *operation) abandon() bool { return op.fate.CompareAndSwap(0, abandoned) }
 
 // maxGroup bounds one commit.
 const maxGroup = 4096
@@ -80,8 +104,8 @@ func (q *queue) add(op *operation) error {
 	return nil
 }
 
-// stop finishes what was added and takes nothing more.
-func (q *queue) stop() {
+// stop finishes what was added and takes nothing more. It says whether this is the first stop.
+func (q *queue) stop() bool {
 	q.mu.Lock()
 	already := q.closed
 	q.closed = true
@@ -90,6 +114,7 @@ func (q *queue) stop() {
 	}
 	q.mu.Unlock()
 	<-q.ended
+	return !already
 }
 
 // do has an operation decided. When ctx ends first the mark may be raised all the same; nobody was admitted.
@@ -102,6 +127,10 @@ func (f *File) do(ctx context.Context, op *operation) (mark.Decision, error) {
 	case <-op.done:
 		return op.decision, op.err
 	case <-ctx.Done():
+		if !op.abandon() {
+			<-op.done // it was committed a moment ago
+			return op.decision, op.err
+		}
 		return mark.Decision{}, fmt.Errorf("%w: the disk didn't answer in time: %w", mark.ErrUnavailable, ctx.Err())
 	}
 }
@@ -113,19 +142,31 @@ var errNothingToWrite = errors.New("nothing to write")
 // in which they came; nobody learns of one before all of them are durable.
 func (f *File) commit(group []*operation) {
 	err := f.usable()
+	var changes *staged
 	if err == nil {
-		err = guarded(func() error { return f.db.Update(func(tx *bbolt.Tx) error { return f.decideGroup(tx, group) }) })
+		err = guarded(func() error {
+			return f.db.Update(func(tx *bbolt.Tx) error {
+				changes = f.stage(tx, time.Now())
+				return f.decideGroup(changes, group)
+			})
+		})
 	}
 	switch {
 	case errors.Is(err, errNothingToWrite):
 		err = nil
+		changes.apply(group)
 	case err != nil:
 		f.afterFailure(err)
+		if changes != nil {
+			f.afterLostChanges()
+		}
 	default:
 		f.unproven.Store(false)
+		changes.apply(group)
 	}
 	for _, op := range group {
 		if err != nil {
+			op.row, op.older = 0, nil
 			op.decision, op.err = mark.Decision{}, fmt.Errorf("%w: %w", mark.ErrUnavailable, err)
 		}
 	}
@@ -151,32 +192,47 @@ func (f *File) afterFailure(err error) {
 	f.fail(fmt.Errorf("writing the mark file failed: %w", err))
 }
 
-func (f *File) decideGroup(tx *bbolt.Tx, group []*operation) error {
-	wrote := false
+func (f *File) afterLostChanges() {
+	if err := f.reload(false); err != nil {
+		f.fail(fmt.Errorf("reading the requests in flight after a commit that failed: %w", err))
+	}
+}
+
+func (f *File) decideGroup(s *staged, group []*operation) error {
 	added := map[string]uint64{}
-	now := time.Now()
+	flush := false
 	for _, op := range group {
 		if err := op.ctx.Err(); err != nil {
 			op.err = fmt.Errorf("%w: %w", mark.ErrUnavailable, err)
 			continue
 		}
-		if op.probe {
-			continue
-		}
-		raised, isNew, err := f.decide(tx, op, now)
-		if err != nil {
-			return err
-		}
-		wrote = wrote || raised
-		if isNew {
-			added[op.admission.Guard]++
+		flush = flush || op.flush
+		switch {
+		case op.probe, op.flush:
+		case op.work != nil:
+			if err := op.work(s); err != nil {
+				return err
+			}
+		default:
+			isNew, err := s.decide(op)
+			if err != nil {
+				return err
+			}
+			if isNew {
+				added[op.admission.Guard]++
+			}
 		}
 	}
-	if !wrote && !f.unproven.Load() {
+	if s.wrote || flush || s.flush {
+		if err := s.finish(); err != nil {
+			return err
+		}
+	}
+	if !s.wrote && !f.unproven.Load() {
 		return errNothingToWrite
 	}
 	for name, n := range added {
-		guards := tx.Bucket(bucketGuards)
+		guards := s.tx.Bucket(bucketGuards)
 		info, err := readInfo(guards, name)
 		if err != nil {
 			return err
@@ -186,26 +242,57 @@ func (f *File) decideGroup(tx *bbolt.Tx, group []*operation) error {
 			return err
 		}
 	}
-	if !wrote {
-		return tx.Bucket(bucketFormat).Put(keyProof, []byte(now.UTC().Format(time.RFC3339Nano)))
+	if !s.wrote {
+		return s.tx.Bucket(bucketFormat).Put(keyProof, []byte(s.now.UTC().Format(time.RFC3339Nano)))
 	}
 	return nil
 }
 
-// decide compares and raises one mark within the group's transaction.
-func (f *File) decide(tx *bbolt.Tx, op *operation, now time.Time) (raised, isNew bool, err error) {
+// decide compares and raises one mark within the group's transaction, and registers an entry that was admitted.
+func (s *staged) decide(op *operation) (isNew bool, err error) {
 	a := op.admission
-	marks := tx.Bucket(bucketMarks).Bucket([]byte(a.Guard))
+	marks := s.tx.Bucket(bucketMarks).Bucket([]byte(a.Guard))
 	if marks == nil {
-		return false, false, fmt.Errorf("the mark file has no guard %s", a.Guard)
+		return false, fmt.Errorf("the mark file has no guard %s", a.Guard)
+	}
+	if op.entry != nil {
+		if ready, err := s.mayRegister(op); !ready {
+			return false, err
+		}
 	}
 	highest, found, err := get(marks, a.Guard, a.Key)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	op.decision = a.Judge(highest, found, op.reject, op.maxJump)
-	if op.decision.Verdict != mark.Admitted || found && highest == a.Token {
-		return false, false, nil
+	if op.decision.Verdict != mark.Admitted {
+		return false, nil
 	}
-	return true, !found, marks.Put([]byte(a.Key), encode(a.Guard, []byte(a.Key), a.Token, now))
+	raise := a.Token
+	if op.entry != nil {
+		raise = op.entry.Raise
+	}
+	if raise > highest {
+		s.wrote, isNew = true, !found
+		if err := marks.Put([]byte(a.Key), encode(a.Guard, []byte(a.Key), raise, s.now)); err != nil {
+			return false, err
+		}
+	}
+	if op.entry != nil {
+		return isNew, s.register(op)
+	}
+	return isNew, nil
+}
+
+// mayRegister says whether this sidecar has a life and its idea of the guard is the one under which requests are in flight; otherwise the entry is refused.
+func (s *staged) mayRegister(op *operation) (bool, error) {
+	if s.lifeNow() == "" {
+		op.err = mark.ErrNoLife
+		return false, nil
+	}
+	same, err := s.define(op.admission.Guard, op.definition)
+	if err == nil && !same {
+		op.err = fmt.Errorf("guard %s: %w", op.admission.Guard, mark.ErrOtherDefinition)
+	}
+	return same && err == nil, err
 }

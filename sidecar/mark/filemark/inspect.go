@@ -137,9 +137,24 @@ func verifyRecords(tx *bbolt.Tx) error {
 	if err := json.Unmarshal(tx.Bucket(bucketFormat).Get(keyFormat), &said); err != nil {
 		return fmt.Errorf("%w: its format can't be read", ErrDamaged)
 	}
-	if said.Version != formatVersion {
+	switch hasFlights := tx.Bucket(bucketInflight) != nil; {
+	case said.Version != formatVersion && said.Version != firstFormat:
 		return fmt.Errorf("the mark file has format %d, this program works with %d", said.Version, formatVersion)
+	case hasFlights != (said.Version == formatVersion):
+		return fmt.Errorf("%w: it says that its format is %d, which doesn't go with its parts", ErrDamaged, said.Version)
+	case hasFlights:
+		if _, err := readFlights(tx); err != nil {
+			return err
+		}
 	}
+	info := readInfo
+	if said.Version == firstFormat {
+		info = readFirstInfo
+	}
+	return verifyMarks(tx, info)
+}
+
+func verifyMarks(tx *bbolt.Tx, readInfo func(*bbolt.Bucket, string) (guardInfo, error)) error {
 	marks, guards := tx.Bucket(bucketMarks), tx.Bucket(bucketGuards)
 	err := marks.ForEachBucket(func(name []byte) error {
 		info, err := readInfo(guards, string(name))
@@ -161,6 +176,9 @@ func verifyRecords(tx *bbolt.Tx) error {
 		return err
 	}
 	return guards.ForEach(func(name, _ []byte) error {
+		if _, err := readInfo(guards, string(name)); err != nil {
+			return err
+		}
 		if marks.Bucket(name) == nil {
 			return fmt.Errorf("%w: the marks of guard %s are gone", ErrDamaged, name)
 		}

@@ -46,11 +46,28 @@ func decode(guard string, key, value []byte) (lock.Token, error) {
 type guardInfo struct {
 	KeyType string `json:"keyType"`
 	Count   uint64 `json:"count"` // records, so that lost ones are missed
+	// Definition says under which rules the guard's requests were last registered.
+	Definition string `json:"definition,omitempty"`
 }
 
+// readInfo reads the text and checks its checksum, which stands behind it.
 func readInfo(guards *bbolt.Bucket, name string) (guardInfo, error) {
+	value := guards.Get([]byte(name))
+	end := len(value) - checksumSize
+	if end < 0 || checksum(string(bucketGuards), []byte(name), value[:end]) != binary.BigEndian.Uint32(value[end:]) {
+		return guardInfo{}, fmt.Errorf("%w: what it says of guard %s has a wrong checksum", ErrDamaged, name)
+	}
+	return parseInfo(name, value[:end])
+}
+
+// readFirstInfo reads what a file of the first format says: it has no checksum there.
+func readFirstInfo(guards *bbolt.Bucket, name string) (guardInfo, error) {
+	return parseInfo(name, guards.Get([]byte(name)))
+}
+
+func parseInfo(name string, text []byte) (guardInfo, error) {
 	var info guardInfo
-	if err := json.Unmarshal(guards.Get([]byte(name)), &info); err != nil {
+	if err := json.Unmarshal(text, &info); err != nil {
 		return info, fmt.Errorf("%w: what it says of guard %s can't be read", ErrDamaged, name)
 	}
 	return info, nil
@@ -61,5 +78,5 @@ func writeInfo(guards *bbolt.Bucket, name string, info guardInfo) error {
 	if err != nil {
 		return err
 	}
-	return guards.Put([]byte(name), text)
+	return guards.Put([]byte(name), binary.BigEndian.AppendUint32(text, checksum(string(bucketGuards), []byte(name), text)))
 }

@@ -10,17 +10,20 @@ import (
 	"go.etcd.io/bbolt"
 
 	"fenceline/lockd/lock"
+	"fenceline/sidecar/mark"
 )
 
-// Change is one mark that an operator set by hand. It stays in the file.
+// Change is one mark that an operator set by hand, or one request in flight that an operator settled. It stays in the file.
 type Change struct {
 	At       time.Time  `json:"at"`
 	Guard    string     `json:"guard"`
 	Key      string     `json:"key"`
-	From     lock.Token `json:"from"`
-	To       lock.Token `json:"to"`
+	From     lock.Token `json:"from,omitempty"`
+	To       lock.Token `json:"to,omitempty"`
 	Operator string     `json:"operator"`
 	Reason   string     `json:"reason"`
+	Settled  mark.Row   `json:"settled,omitempty"` // instead of From and To
+	Token    lock.Token `json:"token,omitempty"`   // of the settled request
 }
 
 // ErrUnexpected means that a mark isn't what the operator believed.
@@ -53,6 +56,10 @@ func reset(tx *bbolt.Tx, c Change) error {
 	if err := marks.Put([]byte(c.Key), encode(c.Guard, []byte(c.Key), c.To, c.At)); err != nil {
 		return err
 	}
+	return record(tx, c)
+}
+
+func record(tx *bbolt.Tx, c Change) error {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err

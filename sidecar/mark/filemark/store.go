@@ -14,29 +14,30 @@ import (
 	"fenceline/sidecar/mark"
 )
 
-// Store is a file with the guards of one configuration. It implements mark.OperatedStore.
+// Store is a file with the guards of one configuration. It implements mark.OperatedStore and mark.Register.
 type Store struct {
 	file    *File
+	id      string
 	guards  map[string]config.Guard
 	timeout time.Duration
 	maxJump int64
 }
 
 // Store returns the file's marks for the guards. It makes room for new guards, and refuses a guard whose keys were of another type: one key
-// would have two marks. Timeout bounds one admission.
-func (f *File) Store(guards []config.Guard, timeout time.Duration, maxJump int64) (*Store, error) {
-	s := &Store{file: f, guards: map[string]config.Guard{}, timeout: timeout, maxJump: maxJump}
+// would have two marks. ID is the sidecar's, for people who look at its requests in flight. Timeout bounds one admission.
+func (f *File) Store(id string, guards []config.Guard, timeout time.Duration, maxJump int64) (*Store, error) {
+	s := &Store{file: f, id: id, guards: map[string]config.Guard{}, timeout: timeout, maxJump: maxJump}
 	for _, g := range guards {
 		s.guards[g.Name] = g
 	}
-	err := guarded(func() error { return f.db.Update(func(tx *bbolt.Tx) error { return register(tx, guards) }) })
+	err := guarded(func() error { return f.db.Update(func(tx *bbolt.Tx) error { return introduce(tx, guards) }) })
 	if err != nil && !errors.Is(err, errNothingToWrite) {
 		return nil, fmt.Errorf("guards of the mark file: %w", err)
 	}
 	return s, nil
 }
 
-func register(tx *bbolt.Tx, guards []config.Guard) error {
+func introduce(tx *bbolt.Tx, guards []config.Guard) error {
 	marks, infos := tx.Bucket(bucketMarks), tx.Bucket(bucketGuards)
 	isNew := false
 	for _, g := range guards {

@@ -46,7 +46,7 @@ func open(t *testing.T, path string, o Options) *Store {
 	f, err := Open(path, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
-	s, err := f.Store(guards(), patience, maxJump)
+	s, err := f.Store("test", guards(), patience, maxJump)
 	require.NoError(t, err)
 	return s
 }
@@ -213,7 +213,7 @@ func TestCloseAnswersEverybody(t *testing.T) {
 	t.Parallel()
 	f, err := Open(create(t), Options{})
 	require.NoError(t, err)
-	s, err := f.Store(guards(), patience, maxJump)
+	s, err := f.Store("test", guards(), patience, maxJump)
 	require.NoError(t, err)
 	var clients sync.WaitGroup
 	for c := range 16 {
@@ -240,11 +240,11 @@ func TestGuardsKeepTheirKeyType(t *testing.T) {
 	f, err := Open(create(t), Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
-	_, err = f.Store(guards(), patience, maxJump)
+	_, err = f.Store("test", guards(), patience, maxJump)
 	require.NoError(t, err)
 	other := guards()
 	other[0].Mark.KeyType = config.KeyUUID
-	_, err = f.Store(other, patience, maxJump)
+	_, err = f.Store("test", other, patience, maxJump)
 	require.ErrorContains(t, err, "guard known has keys of type text")
 }
 
