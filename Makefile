@@ -66,7 +66,7 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 
 .PHONY: test-long
 test-long: test ## Run everything, many kills of the sidecar, the soak and the twenty repeats of the experiment in every set-up included
-	@FENCELINE_KILLS=100 $(TEST) -count=1 -run TestMarksInAFileNeverGoBackWhenTheProcessIsKilled ./sidecar
+	@FENCELINE_KILLS=100 $(TEST) -count=1 -run 'TestMarksInAFileNeverGoBackWhenTheProcessIsKilled|TestEffectsBehindAFileStayInOrderWhenTheProcessIsKilled' ./sidecar
 	@$(MAKE) soak
 	@$(MAKE) fleet N=3
 	@$(MAKE) demo-all N=20

@@ -16,9 +16,6 @@ import (
 	"fenceline/sidecar/mark"
 )
 
-// ErrUnderWay means that a request can't be settled by hand, because its answer may still come.
-var ErrUnderWay = errors.New("the request is still under way")
-
 const (
 	// settleWithin is how soon a row that was settled in memory is taken out of the file, where no commit comes earlier.
 	settleWithin = 50 * time.Millisecond
@@ -280,31 +277,32 @@ func (s *Store) Standing(_ context.Context, guard string, limit int) ([]mark.Sta
 	return list, nil
 }
 
-// SettleUnsettled implements mark.Register. Who did it and why stays in the file. A request that is under way is refused with ErrUnderWay.
+// SettleUnsettled implements mark.Register. Who did it and why stays in the file. One that is under way isn't found.
 func (s *Store) SettleUnsettled(ctx context.Context, row mark.Row, operator, reason string) (found bool, err error) {
 	if strings.TrimSpace(operator) == "" || strings.TrimSpace(reason) == "" {
 		return false, errors.New("settling a request needs an operator and a reason")
 	}
-	err = s.file.work(ctx, s.timeout, func(op *operation, changes *staged) error {
+	var settled *flight
+	err = s.file.work(ctx, s.timeout, func(_ *operation, changes *staged) error {
 		flights := &s.file.flights
 		flights.mu.Lock()
 		one := flights.stands(row)
 		_, gone := changes.removed[row]
-		underWay := one != nil && flights.underWay(one)
+		_, unsettled := changes.unsettled[row]
+		underWay := one != nil && flights.underWay(one) && !unsettled
 		flights.mu.Unlock()
-		if one == nil || gone {
+		if one == nil || gone || underWay {
 			return nil
 		}
-		found = true
-		if _, unsettled := changes.unsettled[row]; underWay && !unsettled {
-			op.err = fmt.Errorf("row %d: %w; it can be settled by hand once its outcome is called unknown", row, ErrUnderWay)
-			return nil
-		}
+		settled = one
 		return errors.Join(changes.remove(row), record(changes.tx, Change{
 			At: changes.now.UTC(), Guard: one.Guard, Key: one.Key, Operator: operator, Reason: reason, Settled: row, Token: one.Token,
 		}))
 	})
-	return found, err
+	if err != nil {
+		return false, err
+	}
+	return settled != nil, nil
 }
 
 // work has something done to the register in the next transaction.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,7 @@ import (
 	"fenceline/lockd/lock"
 	"fenceline/sidecar/config"
 	"fenceline/sidecar/mark"
+	"fenceline/sidecar/mark/marktest"
 )
 
 // effectGuards order effects: one holds, one releases after a moment, one's resource ends with the sidecar.
@@ -376,8 +378,8 @@ func TestOperatorSettlesOnlyWhatIsUnsettled(t *testing.T) {
 	s := alive(t)
 	row := register(t, s, entry("holds", "k", 5)).Row
 	found, err := s.SettleUnsettled(t.Context(), row, "ana", "why not")
-	require.ErrorIs(t, err, ErrUnderWay)
-	require.True(t, found)
+	require.NoError(t, err)
+	require.False(t, found, "it is under way")
 	require.NoError(t, s.Unsettle(t.Context(), []mark.Row{row}))
 	_, err = s.SettleUnsettled(t.Context(), row, " ", "")
 	require.ErrorContains(t, err, "operator")
@@ -582,4 +584,65 @@ func TestEffectsOfManyRequestsKeepTheirOrder(t *testing.T) {
 	require.Eventually(t, func() bool { return len(standing(t, crashed(t, s))) == 0 }, patience, 20*time.Millisecond)
 	require.NoError(t, s.file.verify())
 	require.ErrorContains(t, ordered(t.Context(), alive(t), false), "landed after", "the check can fail")
+}
+
+func registerEnv(t *testing.T) marktest.RegisterEnv {
+	t.Helper()
+	s := alive(t)
+	return marktest.RegisterEnv{
+		Open: func(context.Context, string) (mark.Register, error) { return s, nil }, Hold: "holds", Release: "releases",
+		NewKey: func(context.Context) (string, error) { return uuid.NewString(), nil },
+		Age: func(ctx context.Context) error {
+			ageAll(&s.file.flights)
+			_, err := s.Beat(ctx)
+			return err
+		},
+	}
+}
+
+// ageAll lets an hour pass, on both clocks.
+func ageAll(f *flights) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.standing("") {
+		older := *one
+		older.known, older.unsettled = one.known.Add(-time.Hour), one.unsettled.Add(-time.Hour)
+		if !one.UnsettledAt.IsZero() {
+			older.UnsettledAt = one.UnsettledAt.Add(-time.Hour)
+		}
+		f.replace(&older)
+	}
+}
+
+func TestRegisterConformance(t *testing.T) {
+	t.Parallel()
+	for _, scenario := range marktest.RegisterScenarios() {
+		t.Run(scenario.Name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			require.NoError(t, scenario.Run(ctx, registerEnv(t)))
+		})
+	}
+}
+
+// The scenarios find a register that forgets what it was told to keep.
+func TestRegisterConformanceFindsARegisterThatForgets(t *testing.T) {
+	t.Parallel()
+	env := registerEnv(t)
+	open := env.Open
+	env.Open = func(ctx context.Context, id string) (mark.Register, error) {
+		r, err := open(ctx, id)
+		return forgetting{r.(*Store)}, err
+	}
+	require.ErrorContains(t, marktest.OrderOfEffects(t.Context(), env), "token")
+}
+
+// forgetting is a register whose rows stand in nobody's way.
+type forgetting struct{ *Store }
+
+func (f forgetting) Register(ctx context.Context, e mark.Entry) (mark.Registration, error) {
+	r, err := f.Store.Register(ctx, e)
+	r.Older = nil
+	return r, err
 }
