@@ -35,8 +35,7 @@ func BarrierURL(sidecar, guard, key string) string {
 //
 // It sends POST with the token; a sidecar answers 204 once it has raised its mark and nothing older is in flight. Nil means that all did. ErrFencedOut
 // means that the grant isn't the newest there, ErrLockLost that it is over, and any other error that the barrier isn't there: don't go on. Tries that
-// failed in passing are repeated, since a barrier has no effect beyond that of the first. (The sidecar's own side isn't in this version
-// yet; what is sent here is tested against a handler that stands for it.)
+// failed in passing are repeated, since a barrier has no effect beyond that of the first.
 func (h *Held) Barrier(ctx context.Context, addresses ...string) error {
 	client := &http.Client{Transport: defaultSidecars}
 	if h.session.options.Sidecars != nil {

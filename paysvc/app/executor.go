@@ -27,6 +27,7 @@ type Executor struct {
 	LockBackend    string        `help:"What the lock service runs on, ${enum}; only a label of the metric lock_session_lost_total." env:"PAYSVC_LOCK_BACKEND" enum:"pg,etcd" default:"pg"`
 	Resource       string        `help:"The payment-resource, or the sidecar before it." env:"PAYSVC_RESOURCE_URL" default:"http://127.0.0.1:8081" placeholder:"URL"`
 	RailProxy      string        `help:"The rail-proxy, or the sidecar before it." env:"PAYSVC_RAIL_PROXY_URL" default:"http://127.0.0.1:8083" placeholder:"URL"`
+	Barrier        []string      `help:"A guard whose sidecar orders effects, as GUARD=URL; once for each. Its barrier is passed after the lock is taken and before anything is read: what a former holder still has under way is over then." placeholder:"GUARD=URL" sep:"none"`
 	Owner          string        `help:"Name of this worker, 1 to 64 characters. Default: executor-<host>-<pid>." env:"PAYSVC_OWNER"`
 	SessionTTL     time.Duration `help:"Time to live of the session at the lock service, 1s to 60s." env:"PAYSVC_SESSION_TTL" default:"15s"`
 	LockTTL        time.Duration `help:"Time to live of a lease, 100ms to 300s. It is renewed while the work lasts." env:"PAYSVC_LOCK_TTL" default:"30s"`
@@ -143,6 +144,11 @@ func (c *Executor) options() (executor.Options, error) {
 			errs = append(errs, err)
 			*id.into = parsed.String()
 		}
+	}
+	for _, text := range c.Barrier {
+		b, err := executor.ParseBarrier(text)
+		errs = append(errs, err)
+		options.Barriers = append(options.Barriers, b)
 	}
 	if c.PauseBefore != "" {
 		step, err := executor.ParsePause(c.PauseBefore)

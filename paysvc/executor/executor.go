@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -52,6 +53,8 @@ type Options struct {
 	SessionTTL  time.Duration
 	LockTTL     time.Duration
 	AcquireWait time.Duration // how long to try to get a lock
+	// Barriers are passed after a lock is taken and before anything is read that a decision is based on. The key is the account.
+	Barriers []Barrier
 	// PollInterval is the pause between two passes over the backlog.
 	PollInterval time.Duration
 	// SkipLockCheck writes without asking the lock service and whatever it says. For experiments: it stands for a pause between the
@@ -60,6 +63,18 @@ type Options struct {
 	// PauseBefore, when not "", is the step before whose request the executor waits for a line from PauseInput.
 	PauseBefore Step
 	PauseInput  io.Reader
+}
+
+// Barrier is a guard of a sidecar that orders effects.
+type Barrier struct{ Guard, Sidecar string }
+
+// ParseBarrier reads GUARD=URL.
+func ParseBarrier(text string) (Barrier, error) {
+	guard, sidecar, ok := strings.Cut(text, "=")
+	if !ok || guard == "" || !strings.HasPrefix(sidecar, "http") {
+		return Barrier{}, fmt.Errorf("barrier %q: want GUARD=URL of the sidecar, such as account=http://127.0.0.1:8081", text)
+	}
+	return Barrier{Guard: guard, Sidecar: sidecar}, nil
 }
 
 // Recorder records metrics.

@@ -91,9 +91,27 @@ func (p *pass) execute(ctx context.Context, listed payapi.Payout) Result {
 	}
 	defer func() { _ = held.Release(ctx) }() // a failure is logged as an event; the lease ends by itself
 	w := &work{pass: p, held: held}
-	result := w.run(ctx, listed.PayoutID)
+	var result Result
+	if err := w.passBarriers(ctx, listed.AccountID); err != nil {
+		result = Result{Outcome: Aborted, Step: StepRead, Err: err} // nothing was written
+	} else {
+		result = w.run(ctx, listed.PayoutID)
+	}
 	result.Token = held.Token()
 	return result
+}
+
+// passBarriers waits until nothing of a former holder is under way at any guard that will be written through. Without that, what is read could be older than
+// a write that is still to come, and the decision wrong, however well the writes themselves are ordered.
+func (w *work) passBarriers(ctx context.Context, accountID string) error {
+	addresses := make([]string, 0, len(w.options.Barriers))
+	for _, b := range w.options.Barriers {
+		addresses = append(addresses, lockclient.BarrierURL(b.Sidecar, b.Guard, accountID))
+	}
+	if len(addresses) == 0 {
+		return nil
+	}
+	return w.held.Barrier(ctx, addresses...)
 }
 
 // run decides on what is read under the lock; what was listed before may be old.

@@ -139,10 +139,10 @@ func (r *fleetRun) launch(ctx context.Context, w *fleetWorker) error {
 	w.generation++
 	w.until = time.Time{}
 	name := fmt.Sprintf("executor-%d-%d", w.number, w.generation)
-	p, err := process.Start(ctx, process.Spec{Name: name, Path: r.bench.program("paysvc"), LogDir: r.dir, Args: []string{
+	p, err := process.Start(ctx, process.Spec{Name: name, Path: r.bench.program("paysvc"), LogDir: r.dir, Args: append([]string{
 		"executor", "--owner", name, "--lockd", r.lockd, "--resource", r.resource, "--rail-proxy", r.railProxy, "--lock-ttl", fleetTTL.String(),
 		"--session-ttl", fleetSessionTTL.String(), "--acquire-wait", "50ms", "--poll-interval", "100ms",
-	}})
+	}, r.barriers()...)})
 	if err != nil {
 		return err
 	}

@@ -76,9 +76,9 @@ func (s *System) lookAtFleet(ctx context.Context, result *FleetResult) (err erro
 	if _, err = s.reconcile(ctx, databaseURL, "reconcile-resolve", "--resolve", "--rail-window", "0s"); err != nil {
 		return err
 	}
-	err = runToEnd(ctx, process.Spec{Name: "executor-last", Path: s.bench.program("paysvc"), LogDir: s.dir, Args: []string{
+	err = runToEnd(ctx, process.Spec{Name: "executor-last", Path: s.bench.program("paysvc"), LogDir: s.dir, Args: append([]string{
 		"executor", "--once", "--owner", "executor-last", "--lockd", s.lockd, "--resource", s.resource, "--rail-proxy", s.railProxy, "--acquire-wait", (2 * fleetTTL).String(),
-	}})
+	}, s.barriers()...)})
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func (s *System) startWorker(ctx context.Context, owner, payoutID string, extra 
 	args := append([]string{
 		"executor", "--owner", owner, "--payout", payoutID, "--once",
 		"--lockd", s.lockd, "--resource", s.resource, "--rail-proxy", s.railProxy, "--lock-ttl", lockTTL.String(),
-	}, extra...)
+	}, append(s.barriers(), extra...)...)
 	p, err := process.Start(ctx, process.Spec{Name: owner, Path: s.bench.program("paysvc"), Args: args, LogDir: s.dir})
 	if err != nil {
 		return nil, err

@@ -210,6 +210,20 @@ func (s *System) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// barriers are the flags with which workers pass the barriers of the set-up's sidecars.
+func (s *System) barriers() []string {
+	if s.Setup.Unenforced || s.Setup.CheckOnly {
+		return nil
+	}
+	var flags []string
+	for _, one := range []struct{ guard, url string }{{guardAccount, s.resource}, {guardRail, s.railProxy}} {
+		if s.Setup.Sidecars.has(one.guard) {
+			flags = append(flags, "--barrier", one.guard+"="+one.url)
+		}
+	}
+	return flags
+}
+
 // sidecarConfig is the path of a sidecar's configuration: the project's own file, or a
 // copy with what the set-up changes in it.
 func (s *System) sidecarConfig(name string) (string, error) {
@@ -226,7 +240,10 @@ func (s *System) sidecarConfig(name string) (string, error) {
 		old, new string
 	}{
 		{s.Setup.Unenforced, "mode: enforce", "mode: off"},
-		{s.Setup.CheckOnly, "    order: ", "    advance: resource\n    order: "},
+		// The resource keeps the order then, so what belongs to the sidecar's goes.
+		{s.Setup.CheckOnly, "    order: effects\n", "    advance: resource\n"},
+		{s.Setup.CheckOnly, "    unsettled: { then: hold }\n", ""},
+		{s.Setup.CheckOnly, "    unsettled_status: []\n", ""},
 	} {
 		if !change.wanted {
 			continue
