@@ -120,7 +120,8 @@ SELECT '', earlier.key, ARRAY[earlier.token, later.token], ARRAY[earlier.holder,
                     WHERE e.key = earlier.key AND e.token = earlier.token AND e.event <> 'lock_granted' AND e.at_millis <= later.at_millis + @slack_millis)
  ORDER BY later.seq`
 
-// INV-07: every submission and every fenced write presents a token that was granted for the account's lock.
+// INV-07: every submission and every fenced write presents a token that was granted for the account's lock. A mark alone isn't a write: a sidecar's barrier before
+// the rail-proxy, where each token submits once, raises it to one below the holder's token, so that this one is still to be used.
 const tokensWereGranted = `
 WITH ` + grantLog + `, presented AS (
     SELECT p.payout_id, p.account_id, s.presented_token AS token, p.claimed_by, format('rail_submission %s', s.submission_id) AS what
@@ -131,6 +132,7 @@ WITH ` + grantLog + `, presented AS (
     SELECT p.payout_id, p.account_id, p.claim_token, p.claimed_by, format('payout %s', p.payout_id) FROM payout p WHERE p.claim_token IS NOT NULL AND NOT ` + opening + `
     UNION ALL
     SELECT NULL, h.account_id, h.highest_token, NULL, format('rail_high_water %s', h.account_id) FROM rail_high_water h
+     WHERE NOT EXISTS (SELECT FROM granted b WHERE b.key = 'payout:' || h.account_id::text AND b.token = h.highest_token + 1)
 )
 SELECT coalesce(payout_id::text, ''), account_id::text, ARRAY[token], ARRAY_REMOVE(ARRAY[claimed_by], NULL), ARRAY[what], format('token %s was never granted for payout:%s', token, account_id)
   FROM presented

@@ -175,6 +175,7 @@ func plants() map[string]plant {
 		"a token that nobody granted": {"INV-07", "token 999 was never granted for payout:" + payer.String(), []string{
 			fmt.Sprintf("INSERT INTO rail_submission (submission_id, payout_id, idempotency_key, presented_token, outcome, resolved_at) VALUES (gen_random_uuid(), '%s', 'k', 999, 'FENCED', now())", waiting),
 		}, nil},
+		"a mark that no token stands for": {"INV-07", "token 997 was never granted for payout:" + payer.String(), []string{"UPDATE rail_high_water SET highest_token = 997"}, nil},
 		"a leg under a token of another key": {"INV-07", "token 37 was never granted", []string{fmt.Sprintf(leg, waiting, payer, "DEBIT", 10, 37)}, add(
 			invariant.Grant{Seq: 90, Event: "lock_granted", Key: "payout:other", Token: 37, Holder: "x", AtMillis: late, LeaseMillis: 1},
 		)},
