@@ -9,7 +9,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"fenceline/internal/buildinfo"
 	"fenceline/internal/daemon"
 	"fenceline/internal/migrate"
 	"fenceline/lockd/app"
@@ -80,14 +79,11 @@ func (c *migrateCmd) Run() error {
 
 type versionCmd struct {
 	Output string `help:"${enum}: for people or for programs." enum:"text,json" default:"text" short:"o"`
+	JSON   bool   `help:"The same as --output json: version, contract with lockdb, statements, driver." name:"json"`
 }
 
 func (c versionCmd) Run() error {
-	if c.Output == "json" {
-		return printJSON(os.Stdout, map[string]string{"program": "lockd", "version": buildinfo.Version()})
-	}
-	_, err := fmt.Fprintln(os.Stdout, "lockd", buildinfo.Version())
-	return err
+	return app.Manifest().Print(os.Stdout, c.JSON || c.Output == "json")
 }
 
 func main() {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"fenceline/internal/buildinfo"
 	"fenceline/paysvc/app"
 )
 
@@ -38,12 +37,11 @@ type cli struct {
 	Version   versionCmd    `cmd:"" help:"Print the version."`
 }
 
-type versionCmd struct{}
-
-func (versionCmd) Run() error {
-	_, err := fmt.Fprintln(os.Stdout, "paysvc", buildinfo.Version())
-	return err
+type versionCmd struct {
+	JSON bool `help:"Version, contract with paydb, statements and driver, for programs." name:"json"`
 }
+
+func (c versionCmd) Run() error { return app.Manifest().Print(os.Stdout, c.JSON) }
 
 func main() {
 	var c cli

@@ -230,6 +230,15 @@ func TestSignalEndsTheResourceCleanly(t *testing.T) {
 	require.Len(t, p.Events("stopped"), 1)
 }
 
+// What an operator compares before versions of programs and schemas run together.
+func TestVersionSaysWhatTheProgramIsTowardsPaydb(t *testing.T) {
+	t.Parallel()
+	code, output := run(t, nil, "version", "--json")
+	require.Zero(t, code)
+	require.Regexp(t, `^{"program":"paysvc","version":"[^"]+","database":{"contract":"paydb","contractMin":2,"contractMax":\d+,"statementsSha256":"[0-9a-f]{64}",`+
+		`"driver":"github.com/jackc/pgx/v5 [^"]+","queryMode":"cache_describe","pooling":"transaction"}}\n$`, output)
+}
+
 func TestWrongDatabaseIsNotReadyAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	_, _, admin := resource(t, pgtest.Login(t, pgtest.Database(t, migrations.LockDB()), "lockapp"))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"fenceline/internal/buildinfo"
 	"fenceline/internal/daemon"
 	"fenceline/internal/migrate"
 	"fenceline/migrations"
@@ -152,12 +151,11 @@ func (c *migrateCmd) Run() error {
 	return command.Run(context.Background(), os.Stdout)
 }
 
-type versionCmd struct{}
-
-func (versionCmd) Run() error {
-	_, err := fmt.Fprintln(os.Stdout, "sidecar", buildinfo.Version())
-	return err
+type versionCmd struct {
+	JSON bool `help:"Version, contract with the sidecar's own tables, statements and driver, for programs." name:"json"`
 }
+
+func (c versionCmd) Run() error { return app.Manifest().Print(os.Stdout, c.JSON) }
 
 func main() {
 	var c cli

@@ -384,6 +384,10 @@ func TestHelpTeachesByExample(t *testing.T) {
 	code, output = run(t, nil, "version")
 	require.Equal(t, 0, code)
 	require.Contains(t, output, "sidecar ")
+	code, output = run(t, nil, "version", "--json")
+	require.Equal(t, 0, code)
+	require.Regexp(t, `^{"program":"sidecar","version":"[^"]+","database":{"contract":"fence","contractMin":\d+,"contractMax":\d+,"statementsSha256":"[0-9a-f]{64}",`+
+		`"driver":"github.com/jackc/pgx/v5 [^"]+","queryMode":"cache_describe","pooling":"transaction"}}\n$`, output)
 	code, output = run(t, nil, "run")
 	require.NotEqual(t, 0, code)
 	require.Contains(t, output, "--config")

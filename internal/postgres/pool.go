@@ -61,9 +61,12 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
+// DefaultQueryMode is how statements are sent where nothing else is said.
+const DefaultQueryMode = "cache_describe"
+
 func queryMode(name string) (pgx.QueryExecMode, error) {
 	switch name {
-	case "", "cache_describe":
+	case "", DefaultQueryMode:
 		return pgx.QueryExecModeCacheDescribe, nil
 	case "cache_statement":
 		return pgx.QueryExecModeCacheStatement, nil

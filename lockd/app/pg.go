@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"fenceline/internal/manifest"
 	"fenceline/internal/postgres"
 	"fenceline/lockd/pgstore"
 )
@@ -34,4 +35,9 @@ func openPG(ctx context.Context, config Config, logger hclog.Logger) (*backend, 
 		},
 	}
 	return b.complete(), nil
+}
+
+// Manifest says what lockd is towards lockdb.
+func Manifest() manifest.Manifest {
+	return manifest.New("lockd", pgstore.Contract(), pgstore.Statements())
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"os"
 
+	"fenceline/internal/manifest"
 	"fenceline/internal/migrate"
 	"fenceline/migrations"
+	"fenceline/paysvc/paydb"
 )
 
 // Migrate is the command migrate.
@@ -33,4 +35,9 @@ func (c *Migrate) Run() error {
 	}
 	command := migrate.Command{Flags: c.Flags, DatabaseURL: c.DatabaseURL, Sets: sets}
 	return command.Run(context.Background(), os.Stdout)
+}
+
+// Manifest says what paysvc is towards paydb.
+func Manifest() manifest.Manifest {
+	return manifest.New("paysvc", paydb.Contract(), paydb.Statements())
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"fenceline/internal/manifest"
+
 	"fenceline/lockd/lock"
 	"fenceline/sidecar/config"
 	"fenceline/sidecar/mark/filemark"
@@ -121,4 +123,9 @@ func canonical(cfg *config.Config, guard, key string) (string, error) {
 		return "", fmt.Errorf("there is no guard %q in this configuration", guard)
 	}
 	return routes[i].Canonical(key)
+}
+
+// Manifest says what the sidecar is towards its own tables.
+func Manifest() manifest.Manifest {
+	return manifest.New("sidecar", pgmark.Contract(), pgmark.Statements())
 }
