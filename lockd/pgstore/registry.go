@@ -5,6 +5,7 @@ import "fenceline/internal/postgres"
 // Statements are all that this store sends, with the number of rows that each gives.
 func Statements() []postgres.Statement {
 	return []postgres.Statement{
+		{Name: "checkRole", SQL: checkRole, Rows: postgres.One},
 		{Name: "heartbeat", SQL: heartbeat, Rows: postgres.ZeroOrOne},
 		{Name: "readEntry", SQL: readEntry, Rows: postgres.ZeroOrOne},
 		{Name: "openSession", SQL: openSession, Rows: postgres.One},

@@ -32,6 +32,7 @@ const (
 func cases() map[string][]statementtest.Case {
 	type list = []statementtest.Case
 	all := map[string]list{
+		"checkRole": {{Rows: 1}},
 		"heartbeat": {
 			{Args: []any{nobodys, 15.0}, Rows: 0},
 			{Setup: sessions + dieA, Args: []any{sessionA, 15.0}, Rows: 0},

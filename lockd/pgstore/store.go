@@ -81,8 +81,29 @@ func (s *Store) Check(ctx context.Context) error {
 		postgres.CheckDurability(ctx, s.pool),
 		postgres.CheckContract(ctx, s.pool, Contract()),
 	)
+	if err == nil { // the tables are there, so their rights can be asked for
+		err = s.checkRole(ctx)
+	}
 	s.checked.Store(err == nil)
 	return err
+}
+
+// checkRole asks for the rights that the statements need, from whichever role they come. One row.
+const checkRole = `
+SELECT has_table_privilege('lock_session', 'SELECT') AND has_table_privilege('lock_session', 'INSERT') AND has_table_privilege('lock_session', 'DELETE')
+   AND has_table_privilege('lock_entry', 'SELECT') AND has_table_privilege('lock_entry', 'INSERT') AND has_table_privilege('lock_entry', 'UPDATE')
+   AND has_table_privilege('lock_entry', 'DELETE') AND has_table_privilege('lock_revocation', 'INSERT') AND has_table_privilege('token_source', 'SELECT')
+   AND has_sequence_privilege('fencing_token_seq', 'USAGE')`
+
+func (s *Store) checkRole(ctx context.Context) error {
+	var allowed bool
+	if err := s.pool.QueryRow(ctx, checkRole).Scan(&allowed); err != nil {
+		return fmt.Errorf("read privileges: %w", postgres.Classify(ctx, err))
+	}
+	if !allowed {
+		return fmt.Errorf("%w: the login isn't a member of the role lockapp", postgres.ErrPermission)
+	}
+	return nil
 }
 
 // trusted makes sure that Check has held. A token from a database that forgets commits could be handed out twice.
