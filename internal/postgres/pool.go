@@ -16,7 +16,8 @@ import (
 // Config says how to reach one database.
 type Config struct {
 	// URL is a connection URL or keyword string as libpq takes it. It may hold a
-	// password, so it is never logged.
+	// password, so it is never logged. With passfile=FILE in it, or PGPASSFILE in the environment, the password is read from that file anew for every
+	// connection, so that it can change under a running process.
 	URL string
 	// MaxConns bounds the pool; 0 means 8.
 	MaxConns int32
@@ -53,6 +54,13 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	parsed.MaxConnLifetimeJitter = 5 * time.Minute
 	if cfg.ApplicationName != "" {
 		parsed.ConnConfig.RuntimeParams["application_name"] = cfg.ApplicationName
+	}
+	parsed.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
+		// Parsing reads the password file. One that can't be read at this moment leaves the password that was known.
+		if fresh, err := pgx.ParseConfig(cfg.URL); err == nil && fresh.Password != "" {
+			conn.Password = fresh.Password
+		}
+		return nil
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, parsed)
 	if err != nil {
