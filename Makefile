@@ -57,6 +57,7 @@ fleet: deps build ## Let twelve workers pay 2 000 payouts while they are killed 
 .PHONY: test
 test: deps ## Run every test that fits ten minutes, on real servers, with the race detector
 	@scripts/deps pgbouncer
+	@$(GO) test -run 'Interleaving|Model' ./sidecar/gate
 	@$(WITH_POSTGRES) $(TEST) ./...
 
 .PHONY: test-unit
@@ -66,6 +67,7 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 
 .PHONY: test-long
 test-long: test ## Run everything, many kills of the sidecar, the soak and the twenty repeats of the experiment in every set-up included
+	@FENCELINE_MODEL=all $(GO) test -count=1 -v -run TestEveryInterleavingKeepsTheOrderOfEffects ./sidecar/gate
 	@FENCELINE_KILLS=100 $(TEST) -count=1 -run 'TestMarksInAFileNeverGoBackWhenTheProcessIsKilled|TestEffectsBehindAFileStayInOrderWhenTheProcessIsKilled' ./sidecar
 	@$(MAKE) soak
 	@$(MAKE) fleet N=3

@@ -86,7 +86,6 @@ type broken struct {
 	neverWait   bool // forwards whatever is in flight
 	noRecheck   bool // forwards after the wait without looking at the mark
 	noClock     bool // sends however long ago it was cleared
-	lostHint    bool // forgets what changes during a look
 	settleAll   bool // takes an unknown outcome for a known one
 	anyLife     bool // sends under a life that was declared dead
 	keepSending bool // goes on with a body whatever happened to its row
@@ -328,7 +327,7 @@ func (m *Machine) wake(at place) []Action {
 			r.phase = Looking
 			out = append(out, Look{id, r.entry, r.row})
 		case Looking:
-			r.hinted = !m.broken.lostHint
+			r.hinted = true
 		case Registering, Cleared, Rechecking, Begun, Unsettled: // it doesn't wait
 		}
 	}
