@@ -1,6 +1,7 @@
 package paydb_test
 
 import (
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -172,12 +173,8 @@ func otherCases() map[string]list {
 		"selectAmbiguous":   {{Args: []any{"00000000-0000-0000-0000-000000000000", 10}, Rows: 0}, {Setup: ambiguous, Args: []any{firstID, 10}, Rows: 1}, {Setup: ambiguous, Args: []any{"00000000-0000-0000-0000-000000000000", 10}, Rows: 2}},
 		"resolveSubmission": {{Setup: attempt, Args: []any{firstID, "ACKED", "r"}, Rows: 0}, {Setup: attempt + timedOut, Args: []any{firstID, "ACKED", "r"}, Rows: 1}},
 	})
-	for name, cases := range operator {
-		relay[name] = cases
-	}
-	for name, cases := range reconcile {
-		relay[name] = cases
-	}
+	maps.Copy(relay, operator)
+	maps.Copy(relay, reconcile)
 	return relay
 }
 
@@ -191,9 +188,7 @@ func TestStatementsGiveTheRowsThatTheyAreRegisteredWith(t *testing.T) {
 	require.NoError(t, err)
 	cases := plainCases()
 	for _, more := range []map[string]list{fencedCases(), railCases(), otherCases()} {
-		for name, cs := range more {
-			cases[name] = cs
-		}
+		maps.Copy(cases, more)
 	}
 	var walked []postgres.Statement
 	for _, s := range paydb.Statements() {
