@@ -32,7 +32,7 @@ help: ## Show this list
 .PHONY: build
 build: ## Build lockd, sidecar, paysvc and the demos into bin/
 	@mkdir -p bin
-	@for program in lockd sidecar paysvc examples/payouts examples/payouts/fleet examples/anyservice; do \
+	@for program in lockd sidecar paysvc examples/payouts examples/payouts/fleet examples/payouts/replicas examples/anyservice; do \
 		echo "building bin/$${program##*/} (the first time a minute or two for all, then a second)"; \
 		$(GO) build -trimpath -o bin/ ./$$program; \
 	done
@@ -50,6 +50,10 @@ demo-anyservice: build ## Put the sidecar before nginx, with its marks in a file
 demo-all: deps build ## Run the experiment in all four set-ups and with each guard alone; one table
 	@bin/payouts --bin bin --all --repeat $(N)
 
+.PHONY: demo-replicas
+demo-replicas: deps build ## Let an old request stall inside one of two replicas: with order: admissions it lands last, with order: effects never (N repeats)
+	@bin/replicas --bin bin --repeat $(N)
+
 .PHONY: fleet
 fleet: deps build ## Let twelve workers pay 2 000 payouts while they are killed and paused, in three set-ups (N repeats)
 	@bin/fleet --bin bin --repeat $(N)
@@ -66,12 +70,13 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 		| grep -v 'fenceline/internal/pgserver' | cut -d ' ' -f 1)
 
 .PHONY: test-long
-test-long: test ## Run everything, many kills of the sidecar, the soak and the twenty repeats of the experiment in every set-up included
+test-long: test ## Run everything, many kills of the sidecar, the soak and the twenty repeats of the experiments included
 	@FENCELINE_MODEL=all $(GO) test -count=1 -v -run TestEveryInterleavingKeepsTheOrderOfEffects ./sidecar/gate
 	@FENCELINE_KILLS=100 $(TEST) -count=1 -run 'TestMarksInAFileNeverGoBackWhenTheProcessIsKilled|TestEffectsBehindAFileStayInOrderWhenTheProcessIsKilled' ./sidecar
 	@$(MAKE) soak
 	@$(MAKE) fleet N=3
 	@$(MAKE) demo-all N=20
+	@$(MAKE) demo-replicas N=20
 
 .PHONY: soak
 soak: deps build ## Check lockd's answers while its processes are killed and its connections cut (FOR=10m BACKEND=both)

@@ -169,7 +169,17 @@ func (b *Bench) Keep(ctx context.Context, setup Setup) error {
 }
 
 // withSystem runs play with a fresh system and takes everything down again, whatever happens.
-func (b *Bench) withSystem(ctx context.Context, setup Setup, play func(*System) error) (err error) {
+func (b *Bench) withSystem(ctx context.Context, setup Setup, play func(*System) error) error {
+	return b.withDatabases(ctx, setup, func(s *System) error {
+		if err := s.Start(ctx); err != nil {
+			return err
+		}
+		return play(s)
+	})
+}
+
+// withDatabases is withSystem before any process of the system runs.
+func (b *Bench) withDatabases(ctx context.Context, setup Setup, play func(*System) error) (err error) {
 	b.runs++
 	name := fmt.Sprintf("run%d_%s", b.runs, setup.Name)
 	b.Progress("%s: making and migrating both databases", setup.Title)
@@ -187,8 +197,5 @@ func (b *Bench) withSystem(ctx context.Context, setup Setup, play func(*System) 
 		defer cancel()
 		err = errors.Join(err, system.Stop(stopCtx), d.drop(stopCtx))
 	}()
-	if err := system.Start(ctx); err != nil {
-		return err
-	}
 	return play(system)
 }

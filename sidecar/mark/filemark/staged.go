@@ -140,7 +140,7 @@ func (s *staged) finish() error {
 	if int64(said.count)+int64(len(s.added)) < int64(removed) { //nolint:gosec // small
 		return fmt.Errorf("%w: it says that %d requests are in flight, %d end", ErrDamaged, said.count, removed)
 	}
-	said.count += uint64(len(s.added)) - uint64(removed) //nolint:gosec // checked above
+	said.count += uint64(len(s.added)) - uint64(removed)
 	said.last = max(said.last, s.given)
 	return s.tx.Bucket(bucketFormat).Put(keyRegister, said.encode())
 }
