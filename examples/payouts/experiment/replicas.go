@@ -166,10 +166,13 @@ func (r *replicas) tell(ctx context.Context, story ReplicaStory) (ReplicaResult,
 		return result, err
 	}
 	defer func() { _ = at.stalls.Resume() }()
-	answered := make(chan error, 1)
-	go func() { answered <- at.old(ctx, a, p) }()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_ = at.old(ctx, a, p) // whatever it is told, it may have taken effect
+	}()
 	if err := at.received(ctx); err != nil {
-		return result, fmt.Errorf("A's request doesn't reach replica 1: %w", err)
+		return result, fmt.Errorf("wait until the request of A is in replica 1: %w", err)
 	}
 	if story.Kill {
 		if err := r.one.Kill(ctx); err != nil {
@@ -186,7 +189,7 @@ func (r *replicas) tell(ctx context.Context, story ReplicaStory) (ReplicaResult,
 	if err := r.takeOver(ctx, at, b, p, &result); err != nil {
 		return result, err
 	}
-	<-answered // whatever it was told, it may have taken effect
+	<-answered
 	if story.Kill {
 		if err := r.startFirst(ctx, story); err != nil {
 			return result, err
@@ -220,7 +223,7 @@ func (r *replicas) takeOver(ctx context.Context, at *stage, b *holder, p payapi.
 			}
 		}
 		if err := poll(ctx); err != nil {
-			return fmt.Errorf("B is held up: %w", err)
+			return fmt.Errorf("the request of B is still held up: %w", err)
 		}
 	}
 	return err

@@ -167,22 +167,29 @@ func (r *replicas) replicaConfig(story ReplicaStory, name string) (string, error
 	if err != nil {
 		return "", fmt.Errorf("read configuration: %w", err)
 	}
-	order, wait, response := "order: admissions", "8s", "20s"
-	if story.Effects {
-		order = "order: effects\n    unsettled: { " + story.Unsettled + " }"
-	}
+	wait, response := "8s", "20s"
 	if story.Kill {
 		wait, response = "500ms", "2s" // below releaseAfter, together
 	}
+	unsettled := "    unsettled: { " + story.Unsettled + " }\n"
 	text := string(data)
-	for old, changed := range map[string]string{
-		"order: admissions":     order,
-		"response_timeout: 10s": "response_timeout: " + response + "\n  connect_timeout: 500ms",
+	for _, change := range []struct {
+		wanted   bool
+		old, new string
+	}{
+		{true, "  response_timeout: 10s\n", "  response_timeout: " + response + "\n  connect_timeout: 500ms\n"},
+		{story.Effects, "    unsettled: { then: hold }\n", unsettled},
+		{!story.Effects, "    order: effects\n", "    order: admissions\n"},
+		{!story.Effects, "    unsettled: { then: hold }\n", ""},
+		{!story.Effects, "    unsettled_status: []\n", ""},
 	} {
-		if strings.Count(text, old) != 1 {
-			return "", fmt.Errorf("%s hasn't one line with %q to change", name, old)
+		if !change.wanted {
+			continue
 		}
-		text = strings.Replace(text, old, changed, 1)
+		if strings.Count(text, change.old) != 1 {
+			return "", fmt.Errorf("%s hasn't one line with %q to change", name, change.old)
+		}
+		text = strings.Replace(text, change.old, change.new, 1)
 	}
 	path := filepath.Join(r.dir, story.Name+".yaml")
 	if err := os.WriteFile(path, []byte(text+"limits: { wait: "+wait+" }\n"), 0o600); err != nil {
@@ -269,7 +276,7 @@ func (r *replicas) heldUp(ctx context.Context, token lock.Token) error {
 			return nil
 		}
 		if err := poll(ctx); err != nil {
-			return fmt.Errorf("B's request is not held up: %w", err)
+			return fmt.Errorf("wait until the request of B is held up: %w", err)
 		}
 	}
 }
