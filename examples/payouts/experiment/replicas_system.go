@@ -178,6 +178,8 @@ func (r *replicas) replicaConfig(story ReplicaStory, name string) (string, error
 		old, new string
 	}{
 		{true, "  response_timeout: 10s\n", "  response_timeout: " + response + "\n  connect_timeout: 500ms\n"},
+		// A busy machine's database isn't the story.
+		{true, "postgres: { url: \"${PAYDB_URL}\" }", "postgres: { url: \"${PAYDB_URL}\", timeout: 10s }"},
 		{story.Effects, "    unsettled: { then: hold }\n", unsettled},
 		{!story.Effects, "    order: effects\n", "    order: admissions\n"},
 		{!story.Effects, "    unsettled: { then: hold }\n", ""},
