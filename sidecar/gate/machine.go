@@ -358,7 +358,7 @@ func (m *Machine) looked(e Looked) []Action {
 		return m.refuse(e.ID, FencedOut, e.Sight.Mark, nil)
 	case e.Sight.Mark < wanted:
 		return m.refuse(e.ID, WentBack, e.Sight.Mark, mark.ErrWentBack)
-	case !e.Sight.Present && !(recheck && m.broken.anyLife):
+	case !e.Sight.Present && (!recheck || !m.broken.anyLife):
 		return m.refuse(e.ID, Unavailable, 0, errNotThere)
 	}
 	r.older = m.standing(e.Sight.Older)

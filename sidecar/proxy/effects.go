@@ -50,7 +50,7 @@ func (p *Proxy) notAdmitted(ctx context.Context, e *exchange, why *gate.Refusal)
 		return refuse("KEY_NOT_FOUND", "guard %s has no such key", guard)
 	case gate.Busy:
 		r := refuse("FENCE_BUSY", "an older request for this key is still in flight, or its outcome is unknown; nothing was forwarded").with("outcome", gate.OutcomeNotSent)
-		r.RetrySafe = !(why.Admitted && e.once())
+		r.RetrySafe = !why.Admitted || !e.once()
 		return r
 	case gate.WentBack:
 		p.logger.Error("a mark went back: somebody else writes it; nothing was forwarded", "event", "mark_went_back", "resource", guard, "resourceId", e.key,

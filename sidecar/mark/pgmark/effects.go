@@ -183,7 +183,7 @@ type arrays struct {
 func parameters(group []*asked) arrays {
 	var p arrays
 	for i, a := range group {
-		p.i, p.key, p.shared = append(p.i, int32(i)), append(p.key, a.entry.Key), append(p.shared, a.shared) //nolint:gosec // groups are small
+		p.i, p.key, p.shared = append(p.i, int32(i)), append(p.key, a.entry.Key), append(p.shared, a.shared)
 		p.newer, p.token, p.raise = append(p.newer, a.entry.Newer), append(p.token, int64(a.entry.Token)), append(p.raise, int64(a.entry.Raise))
 		p.route, p.owner = append(p.route, a.entry.Route), append(p.owner, strings.ToValidUTF8(a.entry.Owner, ""))
 	}

@@ -42,7 +42,7 @@ func (q *groups) do(ctx context.Context, a *asked) (answered, error) {
 	if q.flying < maxFlights {
 		if group := q.board(); len(group) > 0 {
 			q.flying++
-			go q.fly(group)
+			go q.fly(context.WithoutCancel(ctx), group)
 		}
 	}
 	q.mu.Unlock()
@@ -73,14 +73,14 @@ func (q *groups) board() []*member {
 	return group
 }
 
-func (q *groups) fly(group []*member) {
+// fly sends groups until nobody waits. Its context isn't any caller's: one that goes must not end a group for the others. The store's time limits bound it.
+func (q *groups) fly(ctx context.Context, group []*member) {
 	for len(group) > 0 {
 		entries := make([]*asked, 0, len(group))
 		for _, m := range group {
 			entries = append(entries, m.asked)
 		}
-		// Under a context of its own: one caller that goes must not end it for the others. The store's time limits bound it.
-		answers, err := q.send(context.WithoutCancel(group[0].ctx), entries)
+		answers, err := q.send(ctx, entries)
 		q.mu.Lock()
 		for i, m := range group {
 			delete(q.busy, m.entry.Key)

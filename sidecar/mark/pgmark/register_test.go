@@ -71,7 +71,7 @@ func registerEnv(t *testing.T, owner, url, mode string, m config.Mark) marktest.
 			if s := opened[id]; s != nil {
 				return s, nil
 			}
-			s := sidecar(t, url, mode, id, m)
+			s := sidecar(t, url, mode, id, m) //nolint:contextcheck // the pool lives as long as the test
 			opened[id] = s
 			return s, s.Begin(ctx)
 		},
@@ -125,7 +125,7 @@ func (l lying) Register(ctx context.Context, e mark.Entry) (mark.Registration, e
 	var before mark.Sight
 	if l.blind { // looks before it raises
 		var err error
-		if before, err = l.register.Look(ctx, e, 0); err != nil {
+		if before, err = l.Look(ctx, e, 0); err != nil {
 			return mark.Registration{}, err
 		}
 	}
@@ -135,7 +135,7 @@ func (l lying) Register(ctx context.Context, e mark.Entry) (mark.Registration, e
 	case l.blind:
 		got.Older = before.Older
 	case l.unregistered:
-		err = l.register.Settle(ctx, []mark.Row{got.Row})
+		err = l.Settle(ctx, []mark.Row{got.Row})
 	}
 	return got, err
 }
