@@ -275,6 +275,10 @@ func (m *Machine) registered(e Registered) []Action {
 		return m.refuse(e.ID, Unavailable, 0, errNoDecision)
 	}
 	r.row = e.Result.Row
+	if _, swept := m.over[r.row]; swept {
+		// The answer took so long that a heartbeat took its row for a stray one.
+		return m.refuse(e.ID, Unavailable, 0, errNotThere)
+	}
 	m.byRow[r.row] = e.ID
 	r.older = m.standing(e.Result.Older)
 	if len(r.older) == 0 || m.broken.neverWait {

@@ -118,6 +118,15 @@ func TestRegistrationWhoseAnswerWasLostIsSettledByAHeartbeat(t *testing.T) {
 	require.Empty(t, m.Step(Beaten{Asked: at(2), Pulse: mark.Pulse{Own: []mark.Row{2, 7}}}), "once")
 }
 
+func TestAnswerThatComesAfterItsRowWasSweptSendsNothing(t *testing.T) {
+	t.Parallel()
+	m := waiting(t, broken{})
+	m.Step(Arrived{ID: 2, Entry: mark.Entry{Admission: mark.Admission{Guard: "g", Key: "k", Token: lock.Token(6)}, Raise: 6}, At: at(1)})
+	require.Equal(t, []Action{SettleRow{Row: 3}}, m.Step(Beaten{Asked: at(20), Pulse: mark.Pulse{Own: []mark.Row{2, 3}}}))
+	actions := m.Step(Registered{ID: 2, Result: mark.Registration{Decision: mark.Decision{Verdict: mark.Admitted}, Row: 3}, At: at(20)})
+	require.Equal(t, Refuse{ID: 2, Reason: Unavailable, Err: errNotThere}, actions[len(actions)-1])
+}
+
 func TestOneKeyHoldsOnlyItsShareOfWaitingRequests(t *testing.T) {
 	t.Parallel()
 	m := waiting(t, broken{})
