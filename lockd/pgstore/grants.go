@@ -43,6 +43,9 @@ func (s *Store) Revoke(ctx context.Context, request lock.RevokeRequest) (lock.Re
 			if _, err := tx.Exec(ctx, orderDraws, request.Key); err != nil {
 				return err
 			}
+			if _, err := tx.Exec(ctx, holdEntry, request.Key); err != nil {
+				return err
+			}
 			err := tx.QueryRow(ctx, lockEntry, request.Key).Scan(&result.RevokedToken, &result.PreviousOwner)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):

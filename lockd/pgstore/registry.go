@@ -15,6 +15,7 @@ func Statements() []postgres.Statement {
 		{Name: "closeSession", SQL: closeSession, Rows: postgres.ZeroOrOne},
 		{Name: "orderDraws", SQL: orderDraws, Rows: postgres.One},
 		{Name: "demandSource", SQL: demandSource, Rows: postgres.One},
+		{Name: "holdEntry", SQL: holdEntry, Rows: postgres.ZeroOrOne},
 		{Name: "lockEntry", SQL: lockEntry, Rows: postgres.ZeroOrOne},
 		{Name: "release", SQL: release, Rows: postgres.ZeroOrOne},
 		{Name: "recordRevocation", SQL: recordRevocation, Rows: postgres.One},

@@ -51,6 +51,7 @@ func cases() map[string][]statementtest.Case {
 		"closeSession":  {{Args: []any{nobodys}, Rows: 0}, {Setup: twoGrant, Args: []any{sessionA}, Rows: 1}},
 		"orderDraws":    {{Args: []any{"k"}, Rows: 1}},
 		"demandSource":  {{Rows: 1}},
+		"holdEntry":     {{Args: []any{"k1"}, Rows: 0}, {Setup: oneGrant + dieA, Args: []any{"k1"}, Rows: 1}, {Setup: twoGrant, Args: []any{"k1"}, Rows: 1}},
 		"lockEntry":     {{Args: []any{"k1"}, Rows: 0}, {Setup: oneGrant + dieA, Args: []any{"k1"}, Rows: 0}, {Setup: twoGrant, Args: []any{"k1"}, Rows: 1}},
 		"release": {
 			{Setup: twoGrant, Args: []any{"k1", 2}, Rows: 0}, // another grant's token

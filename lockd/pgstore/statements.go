@@ -46,12 +46,21 @@ const orderDraws = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
 // demandSource ends the transaction unless its token will be the highest for good (lockdb/V7). One row.
 const demandSource = `SELECT demand_token_source()`
 
-// lockEntry reads the holder for a revocation and keeps the row. No row or one.
+// holdEntry keeps the key's grant and its session still for a revocation: it waits for a renewal or a heartbeat that is under way, whose new end isn't to be
+// seen before its commit. What is dead by then stays dead, since nobody else can write it. No row or one.
+const holdEntry = `
+SELECT e.fencing_token
+  FROM lock_entry e
+  JOIN lock_session s USING (session_id)
+ WHERE e.lock_key = $1
+   FOR UPDATE OF e, s`
+
+// lockEntry reads the holder for a revocation, after holdEntry. It judges by the clock and not by the transaction's start, which was before the wait. No row or one.
 const lockEntry = `
 SELECT e.fencing_token, e.owner_id
   FROM lock_entry e
   JOIN lock_session s USING (session_id)
- WHERE e.lock_key = $1 AND e.expires_at > now() AND s.expires_at > now()
+ WHERE e.lock_key = $1 AND e.expires_at > clock_timestamp() AND s.expires_at > clock_timestamp()
    FOR UPDATE OF e`
 
 // release is C1 §1.4: key and token and nothing else.
