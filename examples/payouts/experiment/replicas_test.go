@@ -11,11 +11,15 @@ import (
 
 // Each story once, on real processes; the twenty repeats are `make demo-replicas N=20`. The negative control is told last: a set-up that is said to keep the order of effects, and
 // doesn't, is found.
+// TestTwoReplicas plays the stories in which nobody is killed; those wait for seconds until a killed sidecar is declared dead, and are for make test-long (make
+// demo-replicas N=20 judges all of them).
 func TestTwoReplicas(t *testing.T) {
 	ctx, b, out := newBench(t)
 	control := ReplicaStory{Name: "control", Title: "order: admissions that is said to order effects"}
 	var results []ReplicaResult
-	err := b.RunReplicas(ctx, append(ReplicaStories(), control), 1, time.Minute, func(r ReplicaResult) error {
+	stories := slices.DeleteFunc(ReplicaStories(), func(s ReplicaStory) bool { return s.Kill })
+	require.Len(t, stories, 4)
+	err := b.RunReplicas(ctx, append(stories, control), 1, time.Minute, func(r ReplicaResult) error {
 		results = append(results, r)
 		return nil
 	})
@@ -27,8 +31,6 @@ func TestTwoReplicas(t *testing.T) {
 	require.ErrorContains(t, JudgeReplicas(results[last]), "took effect after")
 	require.NoError(t, PrintReplicas(out, results))
 	require.Contains(t, out.String(), "CORRUPTED")
-	settled := results[slices.IndexFunc(results, func(r ReplicaResult) bool { return r.Story.Name == "effects_hold_kill" })]
-	require.True(t, settled.Settled, "nothing but an operator lets newer tokens go on")
 }
 
 func TestReplicasThatDidHarmOrProveNothingAreFound(t *testing.T) {
