@@ -321,6 +321,7 @@ func TestDatabaseThatFailsInAStepNeverLeadsToASecondTransfer(t *testing.T) {
 		require.Empty(t, w.transfers(), right)
 		require.Empty(t, w.rows(id), right)
 		require.Equal(t, "CLAIMED", w.state(id), right)
+		w.unharmed(right)
 	}
 	w.exec("REVOKE UPDATE (outcome) ON rail_submission FROM railapp")
 	got := w.submit(id, 7)
@@ -332,6 +333,7 @@ func TestDatabaseThatFailsInAStepNeverLeadsToASecondTransfer(t *testing.T) {
 	require.Equal(t, "RAIL_SUBMITTED", w.state(id))
 	require.Equal(t, payapi.CodeRailAmbiguous, w.submit(id, 8).code(t))
 	require.Len(t, w.transfers(), 1)
+	w.unharmed("an outcome that couldn't be recorded")
 }
 
 func TestLostAnswerToTheAdmissionsCommitPresentsNothing(t *testing.T) {

@@ -182,6 +182,8 @@ func TestDatabaseThatGoesAwayWhileTheRailAnswers(t *testing.T) {
 	require.Equal(t, payapi.CodeStoreUnavailable, got.code(t))
 	require.True(t, got.envelope(t).RetrySafe)
 	require.Len(t, w.transfers(), 1)
+	require.NoError(t, server.Restart(t.Context()))
+	w.unharmed("a database that went away while the rail answered")
 }
 
 func TestWhatIsNotThePayoutsIsNotPresented(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres"
 	"fenceline/migrations"
+	"fenceline/paysvc/invariant"
 	"fenceline/paysvc/payapi"
 	"fenceline/paysvc/paydb"
 	"fenceline/paysvc/railproxy"
@@ -40,6 +41,7 @@ type world struct {
 	proxy   string // base URL
 	railLog string // file
 	conn    *pgx.Conn
+	owner   string // URL of the database's owner
 	account uuid.UUID
 	fenced  bool
 	login   string // of the rail-proxy
@@ -67,7 +69,7 @@ func newWorldOn(t *testing.T, database, rail string, plan railstub.Plan) *world 
 
 func newWorldIn(t *testing.T, fenced bool, database, rail string, plan railstub.Plan) *world {
 	t.Helper()
-	w := &world{t: t, fenced: fenced, log: &syncBuffer{}, counts: &counts{outcomes: map[submission.Outcome]int{}}, conn: pgtest.Connect(t, database), account: uuid.New()}
+	w := &world{t: t, fenced: fenced, log: &syncBuffer{}, counts: &counts{outcomes: map[submission.Outcome]int{}}, conn: pgtest.Connect(t, database), owner: database, account: uuid.New()}
 	_, err := w.conn.Exec(t.Context(), `INSERT INTO account (account_id, currency, balance_minor) VALUES ($1, 'EUR', 100000)`, w.account)
 	require.NoError(t, err)
 	if rail == "" {
@@ -77,6 +79,22 @@ func newWorldIn(t *testing.T, fenced bool, database, rail string, plan railstub.
 	w.login, w.rail = pgtest.Login(t, database, "railapp"), rail
 	w.proxy = w.replica()
 	return w
+}
+
+// unharmed wants every invariant that the tables and the rail's own log show to hold. The world's account has its money from nowhere, which isn't the rail-proxy's doing.
+func (w *world) unharmed(after string) {
+	w.t.Helper()
+	admin := pgtest.Connect(w.t, w.owner)
+	_, err := admin.Exec(w.t.Context(), "UPDATE account SET balance_minor = 0")
+	require.NoError(w.t, err, after)
+	log, err := os.Open(w.railLog)
+	require.NoError(w.t, err, after)
+	defer func() { _ = log.Close() }()
+	transfers, err := invariant.ReadTransfers(log)
+	require.NoError(w.t, err, after)
+	report, err := invariant.Check(w.t.Context(), admin, invariant.Evidence{Transfers: transfers, FencedRail: w.fenced})
+	require.NoError(w.t, err, after)
+	require.NoError(w.t, report.Err(), after)
 }
 
 // replica starts a rail-proxy of its own over the world's database and rail, and returns its base URL.
