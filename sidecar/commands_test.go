@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fenceline/internal/pgserver/pgtest"
@@ -125,7 +126,7 @@ func TestMarksResetNeedsNobodyServingAndEverythingSaid(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, body)
 
 	code, output = run(t, map[string]string{"PAYDB_URL": "postgres://h/x", "UPSTREAM": "http://127.0.0.1:1"}, "marks", "reset", "-c", write(t, configText),
-		"--guard", "account", "--key", "a", "--to", "1", "--expected", "2", "--operator", "ana", "--reason", "x", "--confirm")
+		"--guard", "account", "--key", uuid.NewString(), "--to", "1", "--expected", "2", "--operator", "ana", "--reason", "x", "--confirm")
 	require.Equal(t, 1, code)
-	require.Contains(t, output, "store.file only")
+	require.Contains(t, output, "orders admissions only")
 }

@@ -183,10 +183,14 @@ func TestAdminPagesAreNotOnTheDataPort(t *testing.T) {
 		require.Equal(t, http.StatusTeapot, status, "%s is the resource's", path)
 		require.Equal(t, path, <-reached)
 	}
-	for _, path := range []string{"/.fence/barrier", "/.FENCE/x", "/.fence"} {
+	for _, path := range []string{"/.fence/inflight", "/.fence/barrier/x", "/.FENCE/x", "/.FENCE/barrier", "/.fence"} {
 		status, body := ask(t, http.MethodGet, "http://"+s.api+path, "")
 		require.Equal(t, http.StatusForbidden, status, body)
 	}
+	status, body := ask(t, http.MethodPost, "http://"+s.api+"/.fence/barrier?guard=account&key="+s.account, "5")
+	require.Equal(t, http.StatusForbidden, status, "a guard that orders admissions only has no barrier: %s", body)
+	status, body = ask(t, http.MethodGet, "http://"+s.api+"/.fence/barrier", "")
+	require.Equal(t, http.StatusMethodNotAllowed, status, body)
 	require.Empty(t, reached)
 }
 

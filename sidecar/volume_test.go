@@ -187,6 +187,10 @@ func TestTenThousandIdleConnectionsDisturbNobody(t *testing.T) {
 	for _, c := range conns[:100] {
 		require.NoError(t, c.Close())
 	}
+	s.eventually(t, "closed connections give their places back", func() bool {
+		status, _ := ask(t, http.MethodPut, "http://"+s.api+"/docs/7", "1")
+		return status == http.StatusOK
+	})
 	for token := range 20 {
 		status, body := ask(t, http.MethodPut, "http://"+s.api+"/docs/7", strconv.Itoa(token+1))
 		require.Equal(t, http.StatusOK, status, body)

@@ -121,6 +121,9 @@ func (s *Store) ResetMark(ctx context.Context, guardName, key string, to, expect
 	if !ok || g.readOnly {
 		return fmt.Errorf("no guard %s whose marks the sidecar raises", guardName)
 	}
+	if !g.config.OrdersEffects() {
+		return fmt.Errorf("guard %s orders admissions only: its sidecars aren't registered, so nothing tells whether one serves it", guardName)
+	}
 	at := locate(g.config)
 	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := execAll(ctx, tx, statement{oneAtATime, nil}, statement{declareDead, []any{silence, s.lives.current()}}, statement{unsettleDead, nil}); err != nil {
