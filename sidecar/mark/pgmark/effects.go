@@ -47,6 +47,12 @@ const lockKeyWaiting = `
 SELECT set_config('fence.got', $1::int[]::text, true)
   FROM (SELECT pg_advisory_xact_lock(hashtextextended($4::text || '/' || k, 0)) FROM unnest($2::text[]) AS k WHERE NOT ($3::bool[])[1]) AS locked`
 
+// readCommitted holds for one transaction, whatever default the database or the role has: with one snapshot for all statements the look would see the register as it
+// was before the wait for the key's lock, and miss whoever registered meanwhile. It must be the pipeline's first statement, since the isolation can't be changed after the
+// first snapshot. It isn't SET LOCAL or SET TRANSACTION, which the server answers with a warning here; the server begins each transaction with its
+// default, so nothing stays behind in the session.
+const readCommitted = `SET transaction_isolation TO 'read committed'`
+
 // entries makes a table of the parameters from $1 on.
 const entries = `unnest($1::int[], $2::text[], $3::bool[], $4::bigint[], $5::bigint[], $6::bool[], $7::text[], $8::text[]) AS g (i, key, shared, token, raise, newer, route, owner)`
 
@@ -140,6 +146,7 @@ func (s *Store) register(ctx context.Context, g guard, group []*asked, alone boo
 	life := s.lives.current()
 	batch := &pgx.Batch{}
 	patience := s.timeout - s.timeout/4
+	batch.Queue(readCommitted)
 	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: patience, LockTimeout: min(patience, lockPatience)})
 	keys, rows := lockKeys, g.effects.free
 	if alone {

@@ -13,6 +13,7 @@ func Contract() postgres.Contract { return ownContract }
 func Statements() []postgres.Statement {
 	all := []postgres.Statement{
 		{Name: "describe", SQL: describe},
+		{Name: "readCommitted", SQL: readCommitted},
 		{Name: "lockKeys", SQL: lockKeys},
 		{Name: "lockKeyWaiting", SQL: lockKeyWaiting},
 		{Name: "removeReleased", SQL: removeReleased},
