@@ -29,6 +29,9 @@ type Rules struct {
 	// Trust is how long after its admission, or after a later look that found everything in order, a request's first byte may go out unseen. It must be
 	// less than the shortest time after which an unsettled request is released by time.
 	Trust time.Duration
+	// Answer is how long after it was asked for an admission's answer may come. It must be less than the age from which a heartbeat shows rows (Pulse.Own): such a row is
+	// settled when nobody here knows it.
+	Answer time.Duration
 	// Silence is how long a life lives without a heartbeat that the store took.
 	Silence time.Duration
 	// Waiting is how many requests of one key may wait at once: one key's trouble is its own.
@@ -73,10 +76,11 @@ type Machine struct {
 	byRow    map[mark.Row]ID
 	waiting  map[place][]ID
 	// over are rows that are settled here and may still stand in the store: they block nobody.
-	over map[mark.Row]struct{}
-	life int     // counts the lives
-	beat Instant // when the last heartbeat that the store took was sent
-	live bool
+	over      map[mark.Row]struct{}
+	unsettled map[string]int // requests by guard
+	life      int            // counts the lives
+	beat      Instant        // when the last heartbeat that the store took was sent
+	live      bool
 
 	broken broken
 }
@@ -93,7 +97,7 @@ type broken struct {
 
 // NewMachine returns a machine without a life.
 func NewMachine(rules Rules) *Machine {
-	return &Machine{rules: rules, requests: map[ID]*request{}, byRow: map[mark.Row]ID{}, waiting: map[place][]ID{}, over: map[mark.Row]struct{}{}}
+	return &Machine{rules: rules, requests: map[ID]*request{}, byRow: map[mark.Row]ID{}, waiting: map[place][]ID{}, over: map[mark.Row]struct{}{}, unsettled: map[string]int{}}
 }
 
 // Event is something that happened.
@@ -199,6 +203,11 @@ type (
 	SettleRow struct{ Row mark.Row }
 	// UnsettleRow has it recorded that the outcome is unknown from now on.
 	UnsettleRow struct{ Row mark.Row }
+	// Counted says how many requests of a guard are unsettled now.
+	Counted struct {
+		Guard     string
+		Unsettled int
+	}
 )
 
 func (Register) action()    {}
@@ -209,6 +218,7 @@ func (Send) action()        {}
 func (Refuse) action()      {}
 func (SettleRow) action()   {}
 func (UnsettleRow) action() {}
+func (Counted) action()     {}
 
 // Reason is why a request was refused.
 type Reason int
@@ -242,7 +252,7 @@ func (m *Machine) Step(e Event) []Action {
 	case Ended:
 		return m.ended(e)
 	case LifeBegan:
-		m.begin(e.Asked)
+		return m.begin(e.Asked)
 	case Beaten:
 		return m.beaten(e)
 	case Removed:
@@ -257,7 +267,13 @@ func later(i Instant, by time.Duration) Instant { return Instant{i.Mono + by, i.
 
 func (m *Machine) registered(e Registered) []Action {
 	r := m.requests[e.ID]
+	if e.Err == nil {
+		r.row = e.Result.Row
+	}
 	switch {
+	case e.At.Since(r.asked) > m.rules.Answer:
+		// A heartbeat may have taken its row for one whose answer was lost, and have it settled.
+		return m.refuse(e.ID, Unavailable, 0, errLateAnswer)
 	case errors.Is(e.Err, mark.ErrBusy):
 		return m.refuse(e.ID, Busy, 0, e.Err)
 	case e.Err != nil:
@@ -273,11 +289,6 @@ func (m *Machine) registered(e Registered) []Action {
 		return m.refuse(e.ID, KeyNotFound, 0, nil)
 	default:
 		return m.refuse(e.ID, Unavailable, 0, errNoDecision)
-	}
-	r.row = e.Result.Row
-	if _, swept := m.over[r.row]; swept {
-		// The answer took so long that a heartbeat took its row for a stray one.
-		return m.refuse(e.ID, Unavailable, 0, errNotThere)
 	}
 	m.byRow[r.row] = e.ID
 	r.older = m.standing(e.Result.Older)
@@ -296,6 +307,7 @@ func (m *Machine) registered(e Registered) []Action {
 var (
 	errNoDecision  = errors.New("the store gave no decision")
 	errTooManyWait = errors.New("as many requests wait for this key as may")
+	errLateAnswer  = errors.New("the store's answer came too late to be trusted")
 	errNotThere    = errors.New("the request's row was settled by somebody else")
 )
 
@@ -420,8 +432,9 @@ func (m *Machine) ended(e Ended) []Action {
 			return nil
 		}
 		r.phase = Unsettled
+		out := append([]Action{UnsettleRow{r.row}}, m.count(r.entry.Guard, 1)...)
 		// Those who were certain to be told when it ends must look for themselves from now on: others may settle it.
-		return append([]Action{UnsettleRow{r.row}}, m.wake(r.place())...)
+		return append(out, m.wake(r.place())...)
 	}
 	return m.settle(e.ID, r)
 }
@@ -429,13 +442,12 @@ func (m *Machine) ended(e Ended) []Action {
 // settle forgets a request that can have no further effect, and lets those go on that waited for it.
 func (m *Machine) settle(id ID, r *request) []Action {
 	m.leave(id, r)
-	delete(m.requests, id)
+	out := m.forget(id, r)
 	if r.row == 0 {
-		return nil
+		return out
 	}
-	delete(m.byRow, r.row)
 	m.over[r.row] = struct{}{}
-	return append([]Action{SettleRow{r.row}}, m.wake(r.place())...)
+	return append(append(out, SettleRow{r.row}), m.wake(r.place())...)
 }
 
 func (m *Machine) refuse(id ID, reason Reason, highest lock.Token, err error) []Action {
@@ -474,18 +486,30 @@ func (m *Machine) beaten(e Beaten) []Action {
 }
 
 // begin starts a life. What is unsettled under a former one is the business of the store from now on.
-func (m *Machine) begin(asked Instant) {
+func (m *Machine) begin(asked Instant) []Action {
 	m.life, m.beat, m.live = m.life+1, asked, true
+	var out []Action
 	for id, r := range m.requests {
 		if r.phase == Unsettled {
-			m.forget(id, r)
+			out = append(out, m.forget(id, r)...)
 		}
 	}
+	return out
 }
 
-func (m *Machine) forget(id ID, r *request) {
+// forget takes a request out of memory.
+func (m *Machine) forget(id ID, r *request) []Action {
 	delete(m.requests, id)
 	delete(m.byRow, r.row)
+	if r.phase == Unsettled {
+		return m.count(r.entry.Guard, -1)
+	}
+	return nil
+}
+
+func (m *Machine) count(guard string, change int) []Action {
+	m.unsettled[guard] += change
+	return []Action{Counted{guard, m.unsettled[guard]}}
 }
 
 // missing finds requests whose rows the store showed before and doesn't any more.
@@ -501,7 +525,7 @@ func (m *Machine) missing(own []mark.Row) []Action {
 		case there[r.row]:
 			r.seen = true
 		case r.seen && r.phase == Unsettled:
-			m.forget(id, r)
+			out = append(out, m.forget(id, r)...)
 			out = append(out, m.wake(r.place())...)
 		case r.seen:
 			r.gone = true

@@ -18,7 +18,7 @@ func at(seconds float64) Instant {
 // waiting is a machine with one request that waits for row 1.
 func waiting(t *testing.T, b broken) *Machine {
 	t.Helper()
-	m := NewMachine(Rules{Wait: 5 * time.Second, Trust: 6 * time.Second, Silence: 5 * time.Second, Waiting: 10})
+	m := NewMachine(Rules{Wait: 5 * time.Second, Trust: 6 * time.Second, Answer: 2500 * time.Millisecond, Silence: 5 * time.Second, Waiting: 10})
 	m.broken = b
 	m.Step(LifeBegan{Asked: at(0)})
 	e := mark.Entry{Admission: mark.Admission{Guard: "g", Key: "k", Token: 6}, Raise: 6}
@@ -118,13 +118,38 @@ func TestRegistrationWhoseAnswerWasLostIsSettledByAHeartbeat(t *testing.T) {
 	require.Empty(t, m.Step(Beaten{Asked: at(2), Pulse: mark.Pulse{Own: []mark.Row{2, 7}}}), "once")
 }
 
-func TestAnswerThatComesAfterItsRowWasSweptSendsNothing(t *testing.T) {
+// A heartbeat shows rows that are older than any answer that is still taken. Whatever became of the row since then, also when the store has removed it, nothing is sent.
+func TestAnswerThatComesAfterItsRowMayHaveBeenSweptSendsNothing(t *testing.T) {
 	t.Parallel()
-	m := waiting(t, broken{})
-	m.Step(Arrived{ID: 2, Entry: mark.Entry{Admission: mark.Admission{Guard: "g", Key: "k", Token: lock.Token(6)}, Raise: 6}, At: at(1)})
-	require.Equal(t, []Action{SettleRow{Row: 3}}, m.Step(Beaten{Asked: at(20), Pulse: mark.Pulse{Own: []mark.Row{2, 3}}}))
-	actions := m.Step(Registered{ID: 2, Result: mark.Registration{Decision: mark.Decision{Verdict: mark.Admitted}, Row: 3}, At: at(20)})
-	require.Equal(t, Refuse{ID: 2, Reason: Unavailable, Err: errNotThere}, actions[len(actions)-1])
+	for _, removed := range []bool{false, true} {
+		m := waiting(t, broken{})
+		m.rules.Trust = time.Hour
+		m.Step(Arrived{ID: 2, Entry: mark.Entry{Admission: mark.Admission{Guard: "g", Key: "k", Token: lock.Token(6)}, Raise: 6}, At: at(1)})
+		require.Equal(t, []Action{SettleRow{Row: 3}}, m.Step(Beaten{Asked: at(7), Pulse: mark.Pulse{Own: []mark.Row{2, 3}}}))
+		if removed {
+			m.Step(Removed{Rows: []mark.Row{3}})
+		}
+		actions := m.Step(Registered{ID: 2, Result: mark.Registration{Decision: mark.Decision{Verdict: mark.Admitted}, Row: 3}, At: at(7.1)})
+		require.Equal(t, Refuse{ID: 2, Reason: Unavailable, Err: errLateAnswer}, actions[len(actions)-1])
+	}
+}
+
+func TestUnsettledRequestsAreCountedUntilSomebodySettlesThem(t *testing.T) {
+	t.Parallel()
+	unsettled := func() *Machine {
+		m := waiting(t, broken{})
+		m.Step(Looked{ID: 1, Sight: mark.Sight{Present: true, Mark: 6}, Asked: at(1), At: at(1)})
+		m.Step(FirstByte{ID: 1, At: at(2)})
+		require.Equal(t, []Action{UnsettleRow{Row: 2}, Counted{Guard: "g", Unsettled: 1}}, m.Step(Ended{ID: 1, Outcome: OutcomeUnknown}))
+		require.Empty(t, m.Step(Ended{ID: 1, Outcome: OutcomeUnknown}))
+		return m
+	}
+	none := Counted{Guard: "g"}
+	require.Equal(t, []Action{none, SettleRow{Row: 2}}, unsettled().Step(Ended{ID: 1, Outcome: OutcomeSettled}), "a late response")
+	m := unsettled()
+	m.Step(Beaten{Asked: at(3), Pulse: mark.Pulse{Own: []mark.Row{2}}})
+	require.Equal(t, []Action{none}, m.Step(Beaten{Asked: at(4)}), "an operator, or time")
+	require.Equal(t, []Action{none}, unsettled().Step(LifeBegan{Asked: at(9)}), "another life: it is the store's business")
 }
 
 func TestOneKeyHoldsOnlyItsShareOfWaitingRequests(t *testing.T) {

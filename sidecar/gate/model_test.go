@@ -106,7 +106,7 @@ type model struct {
 func (m *model) start() *world {
 	w := &world{model: m, rows: map[mark.Row]modelRow{}, requests: make([]stage, len(m.plan)), began: make([]bool, len(m.plan))}
 	for i := range w.machines {
-		w.machines[i] = NewMachine(Rules{Wait: modelWait, Trust: modelTrust, Silence: modelSilence, Waiting: 10})
+		w.machines[i] = NewMachine(Rules{Wait: modelWait, Trust: modelTrust, Answer: modelTrust, Silence: modelSilence, Waiting: 10})
 		w.machines[i].broken = m.broken
 		w.machines[i].Step(LifeBegan{Asked: w.now})
 	}
@@ -122,7 +122,7 @@ func (w *world) clone() *world {
 	}
 	for i, m := range w.machines {
 		own := *m
-		own.requests, own.byRow, own.over = map[ID]*request{}, maps.Clone(m.byRow), maps.Clone(m.over)
+		own.requests, own.byRow, own.over, own.unsettled = map[ID]*request{}, maps.Clone(m.byRow), maps.Clone(m.over), maps.Clone(m.unsettled)
 		for id, r := range m.requests {
 			one := *r
 			one.older = slices.Clone(r.older)

@@ -32,6 +32,13 @@ type Options struct {
 	Poll time.Duration
 }
 
+// late is what an answer may take beside its time limit. Stores show rows to heartbeats from a greater age on (mark.Pulse).
+const late = 2 * time.Second
+
+func (o *Options) complete(register mark.Register) {
+	o.Silence, o.Answer = register.Silence(), o.Ask+late
+}
+
 // Gate runs a Machine against a store. It is safe for concurrent use.
 type Gate struct {
 	options Options
@@ -54,7 +61,7 @@ type Gate struct {
 
 // New returns a gate over a store. Start gives it a life.
 func New(register mark.Register, options Options, observe Observer) *Gate {
-	options.Silence = register.Silence()
+	options.complete(register)
 	return &Gate{
 		options: options, observe: observe, born: time.Now(), register: register, machine: NewMachine(options.Rules),
 		boxes: map[ID]chan Action{}, work: make(chan struct{}, 1),
@@ -65,7 +72,7 @@ func New(register mark.Register, options Options, observe Observer) *Gate {
 func (g *Gate) Use(register mark.Register, options Options) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	options.Silence = register.Silence()
+	options.complete(register)
 	g.register, g.options, g.machine.rules = register, options, options.Rules
 }
 
@@ -83,9 +90,15 @@ func (g *Gate) now() Instant {
 
 // step runs one event and hands its actions out.
 func (g *Gate) step(e Event) {
+	g.stepAt(func(Instant) Event { return e })
+}
+
+// stepAt is step for an event that happens now. The clock is read under the lock, so that events come in the order of their instants: an answer must not look younger than
+// the heartbeat that came before it.
+func (g *Gate) stepAt(event func(now Instant) Event) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.dispatch(g.machine.Step(e))
+	g.dispatch(g.machine.Step(event(g.now())))
 }
 
 // dispatch gives each action to whoever does it. The boxes have room: a request has at most one Look and one Sleep open.
@@ -110,6 +123,8 @@ func (g *Gate) dispatch(actions []Action) {
 		case UnsettleRow:
 			g.unsettle = append(g.unsettle, a.Row)
 			g.poke()
+		case Counted:
+			g.observe.Unsettled(a.Guard, a.Unsettled)
 		}
 	}
 }
@@ -218,9 +233,9 @@ func (w *waiter) sleep(ctx context.Context, a Sleep) *Look {
 		}
 		w.pass.box <- next
 	case <-timer.C:
-		g.step(Due{ID: w.pass.id, At: g.now()})
+		g.stepAt(func(now Instant) Event { return Due{ID: w.pass.id, At: now} })
 	case <-ctx.Done():
-		g.step(Due{ID: w.pass.id, At: g.now()}) // the look fails at once, and with it the request
+		g.stepAt(func(now Instant) Event { return Due{ID: w.pass.id, At: now} }) // the look fails at once, and with it the request
 	}
 	return nil
 }
@@ -233,7 +248,7 @@ func (g *Gate) ask(ctx context.Context, a Register) bool {
 	start := time.Now()
 	result, err := store.Register(ctx, a.Entry)
 	g.observe.Asked(a.Entry.Guard, time.Since(start))
-	g.step(Registered{ID: a.ID, Result: result, Err: err, At: g.now()})
+	g.stepAt(func(now Instant) Event { return Registered{ID: a.ID, Result: result, Err: err, At: now} })
 	return err == nil && result.Verdict == mark.Admitted
 }
 
@@ -243,7 +258,7 @@ func (g *Gate) look(ctx context.Context, a Look) {
 	defer cancel()
 	asked := g.now()
 	sight, err := store.Look(ctx, a.Entry, a.Row)
-	g.step(Looked{ID: a.ID, Sight: sight, Err: err, Asked: asked, At: g.now()})
+	g.stepAt(func(now Instant) Event { return Looked{ID: a.ID, Sight: sight, Err: err, Asked: asked, At: now} })
 }
 
 func (g *Gate) refused(p *Pass, a Refuse, admitted bool) *Refusal {
@@ -256,7 +271,7 @@ func (g *Gate) refused(p *Pass, a Refuse, admitted bool) *Refusal {
 // Begin is asked right before the first byte goes out, after everything that takes time. Nil means: send, now.
 func (p *Pass) Begin(ctx context.Context) error {
 	g := p.gate
-	g.step(FirstByte{ID: p.id, At: g.now()})
+	g.stepAt(func(now Instant) Event { return FirstByte{ID: p.id, At: now} })
 	for {
 		switch a := (<-p.box).(type) {
 		case Look:
@@ -289,16 +304,8 @@ func (p *Pass) End(outcome Outcome) {
 	g.dispatch(g.machine.Step(Ended{ID: p.id, Outcome: outcome}))
 	delete(g.boxes, p.id)
 	g.mu.Unlock()
-	if p.begun && known {
-		if before == Unsettled && outcome != OutcomeUnknown {
-			g.observe.Unsettled(p.guard, -1)
-		}
-		if before != Unsettled {
-			g.observe.InFlight(p.guard, -1)
-			if outcome == OutcomeUnknown {
-				g.observe.Unsettled(p.guard, 1)
-			}
-		}
+	if p.begun && known && before != Unsettled {
+		g.observe.InFlight(p.guard, -1)
 	}
 }
 

@@ -43,7 +43,7 @@ type Sight struct {
 type Pulse struct {
 	// Lost means that this life was declared dead, or is gone: nothing may be sent under it that wasn't begun. The store must Begin anew.
 	Lost bool
-	// Own are all rows of this life that were registered longer ago than any registration can take. Those that the sidecar doesn't know belong to
+	// Own are all rows of this life that were registered longer ago than any registration can take: the time limit of one and 5 s at least. Those that the sidecar doesn't know belong to
 	// registrations whose answer was lost: nothing was sent, so they are to be settled. One that was among them and isn't any more was settled by somebody else.
 	Own []Row
 }
