@@ -162,10 +162,9 @@ func (s *Store) Beat(ctx context.Context) (mark.Pulse, error) {
 		return mark.Pulse{Lost: true}, nil
 	}
 	var pulse mark.Pulse
-	var guards, keys []string
-	var tokens []int64
+	var gone freed
 	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{StatementTimeout: 2 * s.timeout, LockTimeout: s.timeout}, func(ctx context.Context, tx pgx.Tx) error {
-		pulse, guards, keys, tokens = mark.Pulse{}, nil, nil, nil
+		pulse, gone = mark.Pulse{}, freed{}
 		tag, err := tx.Exec(ctx, beat, life)
 		if err != nil {
 			return err
@@ -185,15 +184,7 @@ func (s *Store) Beat(ctx context.Context) (mark.Pulse, error) {
 			if err != nil {
 				return err
 			}
-			for rows.Next() {
-				var guard, key string
-				var token int64
-				if err := rows.Scan(&guard, &key, &token); err != nil {
-					return err
-				}
-				guards, keys, tokens = append(guards, guard), append(keys, key), append(tokens, token)
-			}
-			if err := rows.Err(); err != nil {
+			if err := gone.read(rows); err != nil {
 				return err
 			}
 		}
@@ -210,7 +201,7 @@ func (s *Store) Beat(ctx context.Context) (mark.Pulse, error) {
 	if pulse.Lost {
 		s.lives.set(uuid.Nil)
 	}
-	s.hint(ctx, guards, keys, tokens)
+	s.hint(ctx, gone)
 	return pulse, nil
 }
 

@@ -80,30 +80,20 @@ func (s *Store) settleByOperator(ctx context.Context, row int64, life, operator,
 	if strings.TrimSpace(operator) == "" || strings.TrimSpace(reason) == "" {
 		return 0, errors.New("want an operator and a reason")
 	}
-	var guards, keys []string
-	var tokens []int64
+	var gone freed
 	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
-		guards, keys, tokens = nil, nil, nil
+		gone = freed{}
 		rows, err := tx.Query(ctx, settleByOperator, row, life, operator, reason)
 		if err != nil {
 			return err
 		}
-		defer rows.Close()
-		for rows.Next() {
-			var guard, key string
-			var token int64
-			if err := rows.Scan(&guard, &key, &token); err != nil {
-				return err
-			}
-			guards, keys, tokens = append(guards, guard), append(keys, key), append(tokens, token)
-		}
-		return rows.Err()
+		return gone.read(rows)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("settle: %w: %w", mark.ErrUnavailable, err)
 	}
-	s.hint(ctx, guards, keys, tokens)
-	return len(guards), nil
+	s.hint(ctx, gone)
+	return len(gone.guards), nil
 }
 
 // Faults of ResetMark.
