@@ -1,91 +1,101 @@
-package pgstore
+// Package grouped lets calls that arrive together go to a store as one transaction.
+package grouped
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
-
-	"fenceline/lockd/lock"
 )
 
-// grouper lets calls that arrive together go to the store as one transaction. While its groups are at the store the next one forms, so nobody
+// Grouper lets calls that arrive together go to the store as one transaction. While its groups are at the store the next one forms, so nobody
 // waits for company: a call that comes alone leaves at once, and the busier the store is the larger are the groups.
 //
 // A key is in one group at a time, and in that group once; what else there is for the key waits its turn. So two groups of a
 // replica never wait for each other, and a key in trouble keeps nobody but itself waiting.
-type grouper[A, R any] struct {
-	// send gives each member its verdict, or marks it to be retried: nothing has happened then, and it is to run alone.
-	send      func(ctx context.Context, members []*member[A, R])
-	sendAlone func(ctx context.Context, m *member[A, R]) // gives the member its verdict
-	flights   int                                        // groups at the store at once, at most
-	size      int                                        // members of a group, at most
-	waiting   int                                        // members that wait, at most
-	alone     chan struct{}                              // a place for each member that runs alone
+type Grouper[A, R any] struct {
+	// Send gives each member its answer, or marks it to be retried: nothing has happened then, and it is to run alone. Its context is nobody's: one caller that goes must
+	// not end a group for the others.
+	Send      func(ctx context.Context, members []*Member[A, R])
+	SendAlone func(ctx context.Context, m *Member[A, R]) // gives the member its answer; its context is the caller's
+	Flights   int                                        // groups at the store at once, at most
+	Size      int                                        // members of a group, at most
+	Waiting   int                                        // members that wait, at most
+	Alone     chan struct{}                              // a place for each member that runs alone
 
 	mu      sync.Mutex
-	pending []*member[A, R] // in the order of arrival
+	pending []*Member[A, R] // in the order of arrival
 	busy    map[string]bool // keys at the store, in a group or alone
 	flying  int
 }
 
-// member is one call. What it asks for stands still once it has left.
-type member[A, R any] struct {
-	ctx     context.Context //nolint:containedctx // the caller's, to leave out those who have gone
-	key     string
-	ask     A
-	verdict verdict[R]
-	retry   bool
-	ready   chan struct{} // closed when verdict or retry is there
+// Member is one call. What it asks for stands still once it has left.
+type Member[A, R any] struct {
+	Key string
+	Ask A
+	// Answer and Err are how the call ended.
+	Answer R
+	Err    error
+	Retry  bool
+
+	ctx   context.Context //nolint:containedctx // the caller's, to leave out those who have gone
+	ready chan struct{}   // closed when an answer or Retry is there
 }
 
-// verdict is how a call ended.
-type verdict[R any] struct {
-	answer R
-	err    error
-}
+// What a call can fail for that never left: nothing has happened.
+var (
+	// ErrNotSent means that a call never left, since its caller went, or because of ErrTooMany.
+	ErrNotSent = errors.New("the call wasn't sent")
+	// ErrTooMany sheds load before memory is used without bound.
+	ErrTooMany = errors.New("too many calls are waiting")
+	// ErrKeyBusy says of a call that wasn't sent that an earlier one for its key was still at the store.
+	ErrKeyBusy = errors.New("an earlier call for this key is at the store")
+)
 
-// errTooMany sheds load before memory is used without bound.
-var errTooMany = fmt.Errorf("%w: too many calls are waiting for the database", lock.ErrUnavailable)
-
-// do sends the call with the next group, and alone if the group comes to nothing. When ctx ends before the call has left, nothing happens. After
-// that do waits for the outcome, whatever ctx says: a grant must not go unnoticed. The store's own time limits bound that.
-func (g *grouper[A, R]) do(ctx context.Context, key string, ask A) (R, error) {
-	m := &member[A, R]{ctx: ctx, key: key, ask: ask, ready: make(chan struct{})}
+// Do sends the call with the next group, and alone if the group comes to nothing. When ctx ends before the call has left, nothing happens (ErrNotSent). After
+// that Do waits for the outcome, whatever ctx says: what happened must not go unnoticed. The store's own time limits bound that.
+func (g *Grouper[A, R]) Do(ctx context.Context, key string, ask A) (R, error) {
+	m := &Member[A, R]{ctx: ctx, Key: key, Ask: ask, ready: make(chan struct{})}
 	if err := g.join(m); err != nil {
-		return m.verdict.answer, err
+		return m.Answer, err
 	}
 	select {
 	case <-m.ready:
 	case <-ctx.Done():
-		if g.withdraw(m) {
-			return m.verdict.answer, fmt.Errorf("%w: %w", lock.ErrUnavailable, context.Cause(ctx))
+		if left, err := g.withdraw(m); !left {
+			return m.Answer, err
 		}
 		<-m.ready
 	}
-	if m.retry {
+	if m.Retry {
 		g.goAlone(ctx, m)
 	}
-	return m.verdict.answer, m.verdict.err
+	return m.Answer, m.Err
 }
 
 // goAlone sends a call whose group came to nothing.
-func (g *grouper[A, R]) goAlone(ctx context.Context, m *member[A, R]) {
-	defer g.free(m.key)
+func (g *Grouper[A, R]) goAlone(ctx context.Context, m *Member[A, R]) {
+	defer g.free(m.Key)
 	select {
-	case g.alone <- struct{}{}:
-		defer func() { <-g.alone }()
-		g.sendAlone(ctx, m)
+	case g.Alone <- struct{}{}:
+		defer func() { <-g.Alone }()
+		g.SendAlone(ctx, m)
 	case <-ctx.Done():
-		m.verdict.err = fmt.Errorf("%w: %w", lock.ErrUnavailable, context.Cause(ctx))
+		m.Err = notSent(ctx)
 	}
 }
 
+func notSent(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrNotSent, context.Cause(ctx)) }
+
 // join puts the call into the queue and starts another flight if there is room for one.
-func (g *grouper[A, R]) join(m *member[A, R]) error {
+func (g *Grouper[A, R]) join(m *Member[A, R]) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.pending) >= g.waiting {
-		return errTooMany
+	if len(g.pending) >= g.Waiting {
+		return fmt.Errorf("%w: %w", ErrNotSent, ErrTooMany)
+	}
+	if g.busy == nil {
+		g.busy = map[string]bool{}
 	}
 	g.pending = append(g.pending, m)
 	g.takeOff()
@@ -93,8 +103,8 @@ func (g *grouper[A, R]) join(m *member[A, R]) error {
 }
 
 // takeOff starts a flight if there is room and somebody to take along.
-func (g *grouper[A, R]) takeOff() {
-	if g.flying >= g.flights {
+func (g *Grouper[A, R]) takeOff() {
+	if g.flying >= g.Flights {
 		return
 	}
 	if group := g.board(); len(group) > 0 {
@@ -104,13 +114,13 @@ func (g *grouper[A, R]) takeOff() {
 }
 
 // fly sends groups until nobody waits.
-func (g *grouper[A, R]) fly(group []*member[A, R]) {
+func (g *Grouper[A, R]) fly(group []*Member[A, R]) {
 	for len(group) > 0 {
-		g.send(context.WithoutCancel(group[0].ctx), group)
+		g.Send(context.WithoutCancel(group[0].ctx), group)
 		g.mu.Lock()
 		for _, m := range group {
-			if !m.retry {
-				delete(g.busy, m.key)
+			if !m.Retry {
+				delete(g.busy, m.Key)
 			}
 			close(m.ready)
 		}
@@ -123,12 +133,12 @@ func (g *grouper[A, R]) fly(group []*member[A, R]) {
 
 // board takes the next group out of the queue: those who came first, each key once, and none that is busy. Whoever has given up
 // stays behind and takes itself out.
-func (g *grouper[A, R]) board() []*member[A, R] {
-	var group []*member[A, R]
+func (g *Grouper[A, R]) board() []*Member[A, R] {
+	var group []*Member[A, R]
 	kept := g.pending[:0]
 	for _, m := range g.pending {
-		if len(group) < g.size && !g.busy[m.key] && m.ctx.Err() == nil {
-			g.busy[m.key] = true
+		if len(group) < g.Size && !g.busy[m.Key] && m.ctx.Err() == nil {
+			g.busy[m.Key] = true
 			group = append(group, m)
 		} else {
 			kept = append(kept, m)
@@ -139,23 +149,41 @@ func (g *grouper[A, R]) board() []*member[A, R] {
 	return group
 }
 
-// withdraw takes a call out of the queue; false when it has left already.
-func (g *grouper[A, R]) withdraw(m *member[A, R]) bool {
+// withdraw takes a call out of the queue and says why it comes to nothing; left is true when it is gone already.
+func (g *Grouper[A, R]) withdraw(m *Member[A, R]) (left bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i, other := range g.pending {
 		if other == m {
 			g.pending = append(g.pending[:i], g.pending[i+1:]...)
-			return true
+			err = notSent(m.ctx)
+			if g.busy[m.Key] {
+				err = fmt.Errorf("%w: %w", ErrKeyBusy, err)
+			}
+			return false, err
 		}
 	}
-	return false
+	return true, nil
 }
 
 // free lets the next call for the key board, after one that ran alone.
-func (g *grouper[A, R]) free(key string) {
+func (g *Grouper[A, R]) free(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.busy, key)
 	g.takeOff()
+}
+
+// Flying is the number of groups at the store.
+func (g *Grouper[A, R]) Flying() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.flying
+}
+
+// Pending is the number of calls that wait for the next group.
+func (g *Grouper[A, R]) Pending() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.pending)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"fenceline/internal/grouped"
 	"fenceline/lockd/lock"
 )
 
@@ -18,7 +19,7 @@ type acquireAsk struct {
 	ttl     time.Duration
 }
 
-type acquiring = member[acquireAsk, lock.Acquired]
+type acquiring = grouped.Member[acquireAsk, lock.Acquired]
 
 // acquireLocks is C1 §1.3 for each key, with what must stand before it (lockdb/V7). One row for each member, in their order.
 const acquireLocks = `SELECT outcome, token, acquired, expires, holder, ended, overdue, swept FROM acquire_locks($1::text[], $2::text[], $3::text[]::uuid[], $4::float8[])`
@@ -34,7 +35,7 @@ func queueAcquires(batch *pgx.Batch, members []*acquiring) *pgx.QueuedQuery {
 	n := len(members)
 	keys, owners, sessions, ttls := make([]string, n), make([]string, n), make([]string, n), make([]float64, n)
 	for i, m := range members {
-		keys[i], owners[i], sessions[i], ttls[i] = m.key, m.ask.owner, m.ask.session.String(), m.ask.ttl.Seconds()
+		keys[i], owners[i], sessions[i], ttls[i] = m.Key, m.Ask.owner, m.Ask.session.String(), m.Ask.ttl.Seconds()
 	}
 	return batch.Queue(acquireLocks, keys, owners, sessions, ttls)
 }
@@ -54,10 +55,10 @@ func scanAcquire(rows pgx.Rows, m *acquiring) (o outcome[lock.Acquired], err err
 		o.wrote = true
 		o.answer.Granted = true
 		o.answer.Grant = lock.Grant{
-			Key: m.key, OwnerID: m.ask.owner, SessionID: m.ask.session, Token: *token, AcquiredAt: *acquired, ExpiresAt: *expires, TTL: m.ask.ttl,
+			Key: m.Key, OwnerID: m.Ask.owner, SessionID: m.Ask.session, Token: *token, AcquiredAt: *acquired, ExpiresAt: *expires, TTL: m.Ask.ttl,
 		}
 		if ended != nil {
-			o.answer.Ended = &lock.Expired{Key: m.key, Token: *ended, Overdue: seconds(*overdue)}
+			o.answer.Ended = &lock.Expired{Key: m.Key, Token: *ended, Overdue: seconds(*overdue)}
 		}
 	case "contended":
 		if holder != nil {

@@ -7,11 +7,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"fenceline/internal/grouped"
 	"fenceline/lockd/lock"
 )
 
 // releasing is one release; it asks for the end of the grant with this token.
-type releasing = member[lock.Token, lock.Released]
+type releasing = grouped.Member[lock.Token, lock.Released]
 
 // releaseLocks is C1 §1.4's release for each key (lockdb/V7): key and token and nothing else. One row for each member, in their order.
 const releaseLocks = `SELECT released, held FROM release_locks($1::text[], $2::bigint[])`
@@ -28,7 +29,7 @@ func (s *Store) Delete(ctx context.Context, key string, token lock.Token) (lock.
 func queueReleases(batch *pgx.Batch, members []*releasing) *pgx.QueuedQuery {
 	keys, tokens := make([]string, len(members)), make([]int64, len(members))
 	for i, m := range members {
-		keys[i], tokens[i] = m.key, int64(m.ask)
+		keys[i], tokens[i] = m.Key, int64(m.Ask)
 	}
 	return batch.Queue(releaseLocks, keys, tokens)
 }
@@ -51,7 +52,7 @@ type renewAsk struct {
 	ttl   time.Duration
 }
 
-type renewing = member[renewAsk, lock.Grant]
+type renewing = grouped.Member[renewAsk, lock.Grant]
 
 // renewLocks is C1 §1.4's renewal for each key (lockdb/V7). One row for each member, in their order.
 const renewLocks = `SELECT renewed, owner, session, acquired, expires, swept FROM renew_locks($1::text[], $2::bigint[], $3::float8[])`
@@ -64,7 +65,7 @@ func (s *Store) Extend(ctx context.Context, key string, token lock.Token, ttl ti
 func queueRenewals(batch *pgx.Batch, members []*renewing) *pgx.QueuedQuery {
 	keys, tokens, ttls := make([]string, len(members)), make([]int64, len(members)), make([]float64, len(members))
 	for i, m := range members {
-		keys[i], tokens[i], ttls[i] = m.key, int64(m.ask.token), m.ask.ttl.Seconds()
+		keys[i], tokens[i], ttls[i] = m.Key, int64(m.Ask.token), m.Ask.ttl.Seconds()
 	}
 	return batch.Queue(renewLocks, keys, tokens, ttls)
 }
@@ -81,7 +82,7 @@ func scanRenewal(rows pgx.Rows, m *renewing) (o outcome[lock.Grant], err error) 
 		return o, nil
 	}
 	o.answer = lock.Grant{
-		Key: m.key, OwnerID: *owner, SessionID: *session, Token: m.ask.token, AcquiredAt: *acquired, ExpiresAt: *expires, TTL: m.ask.ttl,
+		Key: m.Key, OwnerID: *owner, SessionID: *session, Token: m.Ask.token, AcquiredAt: *acquired, ExpiresAt: *expires, TTL: m.Ask.ttl,
 	}
 	return o, nil
 }

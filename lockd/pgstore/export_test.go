@@ -4,15 +4,7 @@ package pgstore
 func WithoutFloorOnRevoke(s *Store) { s.floor = "SELECT last_value FROM fencing_token_seq" }
 
 // Flying is the number of groups of acquires at the store.
-func (s *Store) Flying() int {
-	s.acquires.mu.Lock()
-	defer s.acquires.mu.Unlock()
-	return s.acquires.flying
-}
+func (s *Store) Flying() int { return s.acquires.Flying() }
 
 // Pending is the number of acquires that wait for the next group.
-func (s *Store) Pending() int {
-	s.acquires.mu.Lock()
-	defer s.acquires.mu.Unlock()
-	return len(s.acquires.pending)
-}
+func (s *Store) Pending() int { return s.acquires.Pending() }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"fenceline/internal/grouped"
 	"fenceline/internal/postgres"
 	"fenceline/lockd/lock"
 )
@@ -33,9 +34,9 @@ type Store struct {
 	floor   string // draws the floor of a revocation; a negative control replaces it
 	checked atomic.Bool
 
-	acquires *grouper[acquireAsk, lock.Acquired]
-	releases *grouper[lock.Token, lock.Released]
-	renewals *grouper[renewAsk, lock.Grant]
+	acquires *grouped.Grouper[acquireAsk, lock.Acquired]
+	releases *grouped.Grouper[lock.Token, lock.Released]
+	renewals *grouped.Grouper[renewAsk, lock.Grant]
 	alone    chan struct{}
 	notices  notices
 }

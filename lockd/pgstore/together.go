@@ -10,14 +10,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"fenceline/internal/grouped"
 	"fenceline/internal/postgres"
 	"fenceline/lockd/lock"
 )
 
 // kind is one kind of call: how a group of them is put into a pipeline, and how a member's row is read.
 type kind[A, R any] struct {
-	queue func(batch *pgx.Batch, members []*member[A, R]) *pgx.QueuedQuery
-	scan  func(rows pgx.Rows, m *member[A, R]) (outcome[R], error)
+	queue func(batch *pgx.Batch, members []*grouped.Member[A, R]) *pgx.QueuedQuery
+	scan  func(rows pgx.Rows, m *grouped.Member[A, R]) (outcome[R], error)
 }
 
 // outcome is what its row says of one call. If it wrote, that holds only once the commit is known; what found nothing to write is true
@@ -41,17 +42,20 @@ const (
 	aloneAttempts = 5
 )
 
-func newGrouper[A, R any](s *Store, k kind[A, R]) *grouper[A, R] {
-	g := &grouper[A, R]{flights: defaultFlights, size: defaultSize, waiting: maxWaiting, alone: s.alone, busy: map[string]bool{}}
-	g.send = func(ctx context.Context, members []*member[A, R]) { together(ctx, s, k, members) }
-	g.sendAlone = func(ctx context.Context, m *member[A, R]) { alone(ctx, s, k, m) }
+func newGrouper[A, R any](s *Store, k kind[A, R]) *grouped.Grouper[A, R] {
+	g := &grouped.Grouper[A, R]{Flights: defaultFlights, Size: defaultSize, Waiting: maxWaiting, Alone: s.alone}
+	g.Send = func(ctx context.Context, members []*grouped.Member[A, R]) { together(ctx, s, k, members) }
+	g.SendAlone = func(ctx context.Context, m *grouped.Member[A, R]) { alone(ctx, s, k, m) }
 	return g
 }
 
 // do is one call through its grouper.
-func do[A, R any](ctx context.Context, s *Store, doing string, g *grouper[A, R], key string, ask A) (answer R, err error) {
+func do[A, R any](ctx context.Context, s *Store, doing string, g *grouped.Grouper[A, R], key string, ask A) (answer R, err error) {
 	if err = s.trusted(ctx); err == nil {
-		answer, err = g.do(ctx, key, ask)
+		answer, err = g.Do(ctx, key, ask)
+	}
+	if errors.Is(err, grouped.ErrNotSent) {
+		err = fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
 	}
 	if err != nil {
 		return answer, fmt.Errorf("%s: %w", doing, err)
@@ -64,11 +68,11 @@ func (s *Store) limit() time.Duration { return 2*s.timeout + 2*time.Second }
 
 // together sends a group. When it is undone, because a row is locked by somebody else for too long, because of a deadlock or a
 // fault in one member's data, each member runs alone: one key's trouble is its own.
-func together[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*member[A, R]) {
+func together[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*grouped.Member[A, R]) {
 	ctx, cancel := context.WithTimeout(ctx, s.limit())
 	defer cancel()
 	// One order of keys for the rows of all groups, so that an acquiring and a releasing group can't wait for each other in a circle.
-	slices.SortFunc(members, func(a, b *member[A, R]) int { return cmp.Compare(a.key, b.key) })
+	slices.SortFunc(members, func(a, b *grouped.Member[A, R]) int { return cmp.Compare(a.Key, b.Key) })
 	outcomes, err := trip(ctx, s, k, members, min(groupPatience, s.timeout))
 	if again, undone := s.undone(ctx, err); again {
 		outcomes, err = trip(ctx, s, k, members, min(groupPatience, s.timeout))
@@ -77,7 +81,7 @@ func together[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*
 	}
 	if errors.Is(err, errUndone) {
 		for _, m := range members {
-			m.retry = true
+			m.Retry = true
 		}
 		return
 	}
@@ -86,10 +90,10 @@ func together[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*
 
 // alone is a group of one, with all the time that a statement has. A caller that has gone doesn't cut it short, since its outcome would
 // then be unknown.
-func alone[A, R any](ctx context.Context, s *Store, k kind[A, R], m *member[A, R]) {
+func alone[A, R any](ctx context.Context, s *Store, k kind[A, R], m *grouped.Member[A, R]) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limit())
 	defer cancel()
-	members := []*member[A, R]{m}
+	members := []*grouped.Member[A, R]{m}
 	var outcomes []outcome[R]
 	var err error
 	for range aloneAttempts {
@@ -107,7 +111,7 @@ func alone[A, R any](ctx context.Context, s *Store, k kind[A, R], m *member[A, R
 }
 
 // trip runs a group's transaction and returns an outcome for each member whose row was read.
-func trip[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*member[A, R], wait time.Duration) ([]outcome[R], error) {
+func trip[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*grouped.Member[A, R], wait time.Duration) ([]outcome[R], error) {
 	outcomes := make([]outcome[R], 0, len(members))
 	swept := false
 	err := s.inOneTrip(ctx, wait, func(batch *pgx.Batch) {
@@ -131,15 +135,15 @@ func trip[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*memb
 }
 
 // settle gives the members their verdicts.
-func settle[A, R any](members []*member[A, R], outcomes []outcome[R], err error) {
+func settle[A, R any](members []*grouped.Member[A, R], outcomes []outcome[R], err error) {
 	for i, m := range members {
 		switch {
 		case i < len(outcomes) && (err == nil || !outcomes[i].wrote):
-			m.verdict = verdict[R]{answer: outcomes[i].answer, err: outcomes[i].err}
+			m.Answer, m.Err = outcomes[i].answer, outcomes[i].err
 		case err == nil:
-			m.verdict.err = fmt.Errorf("%w: the database gave no answer for this key", lock.ErrUnknownOutcome)
+			m.Err = fmt.Errorf("%w: the database gave no answer for this key", lock.ErrUnknownOutcome)
 		default:
-			m.verdict.err = err
+			m.Err = err
 		}
 	}
 }

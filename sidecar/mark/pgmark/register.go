@@ -10,27 +10,58 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"fenceline/internal/grouped"
 	"fenceline/internal/postgres"
 	"fenceline/lockd/lock"
 	"fenceline/sidecar/config"
 	"fenceline/sidecar/mark"
 )
 
-// asked is one registration on its way through a group.
+// asked is what a registration asks for.
 type asked struct {
 	entry  mark.Entry
 	shared bool // the mark is believed to be the token
 }
 
-// answered is what its group brought.
-type answered struct {
-	mark.Registration
-	err   error
-	alone bool // nothing was decided in the group: somebody else holds the key or its row, or a neighbour's data was at fault
+// registering is one registration on its way.
+type registering = grouped.Member[asked, mark.Registration]
+
+const (
+	maxGroup = 128
+	// maxFlights: while one group waits for the disk the next one is prepared.
+	maxFlights = 2
+	// maxWaiting is far above limits.in_flight, which bounds what comes.
+	maxWaiting = 100_000
+)
+
+// newGroups sends the registrations of one guard.
+func (s *Store) newGroups(g guard) *grouped.Grouper[asked, mark.Registration] {
+	q := &grouped.Grouper[asked, mark.Registration]{Flights: maxFlights, Size: maxGroup, Waiting: maxWaiting, Alone: s.alone}
+	q.Send = func(ctx context.Context, group []*registering) {
+		err := s.register(ctx, g, group, false)
+		for _, m := range group {
+			switch {
+			case err == nil:
+			case aGroupAtFault(err) && len(group) > 1: // perhaps a neighbour's fault: each goes alone
+				m.Retry = true
+			default:
+				m.Err = err
+			}
+		}
+	}
+	q.SendAlone = func(ctx context.Context, m *registering) {
+		m.Ask.shared = false
+		if err := s.register(ctx, g, []*registering{m}, true); err != nil {
+			m.Err = err
+		}
+	}
+	return q
 }
 
-// register runs a group's transaction. A group of one that goes alone waits for locks, all others take what is free.
-func (s *Store) register(ctx context.Context, g guard, group []*asked, alone bool) ([]answered, error) {
+// register runs a group's transaction and gives its members what came of it, unless it failed. A group of one that goes alone waits for locks, all others take what is free.
+func (s *Store) register(ctx context.Context, g guard, group []*registering, alone bool) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
 	p := parameters(group)
 	life := s.lives.current()
 	batch := &pgx.Batch{}
@@ -47,21 +78,20 @@ func (s *Store) register(ctx context.Context, g guard, group []*asked, alone boo
 	batch.Queue(g.effects.raise, p.i, p.key, p.shared, p.token, p.raise, p.newer, p.route, p.owner, s.maxJump, g.name, life).Query(func(rows pgx.Rows) error {
 		return s.readRows(rows, placed)
 	})
-	out := make([]answered, len(group))
-	batch.Queue(g.effects.look, p.i, p.key, g.name, p.token, life).Query(func(rows pgx.Rows) error {
-		defer rows.Close()
-		for rows.Next() {
-			if err := s.readLook(rows, g, group, placed, alone, out); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
+	looks := make([]looked, 0, len(group))
+	batch.Queue(g.effects.look, p.i, p.key, g.name, p.token, life).Query(func(rows pgx.Rows) (err error) {
+		looks, err = pgx.AppendRows(looks, rows, pgx.RowToStructByPos[looked])
+		return err
 	})
 	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
-		return nil, err // also when only the commit failed: an unknown outcome is no admission
+		return err // also when only the commit failed: an unknown outcome is no admission
 	}
-	s.remember(g.name, group, out)
-	return out, nil
+	for _, l := range looks {
+		s.decideOn(group[l.I], g, l, placed, alone)
+	}
+	s.remember(g.name, group)
+	s.groupSize(g.name, len(group))
+	return nil
 }
 
 // lockPatience stays below the server's deadlock_timeout (1 s by default), so that the resource is never chosen as a deadlock's victim.
@@ -76,9 +106,10 @@ type arrays struct {
 	route, owner  []string
 }
 
-func parameters(group []*asked) arrays {
+func parameters(group []*registering) arrays {
 	var p arrays
-	for i, a := range group {
+	for i, m := range group {
+		a := m.Ask
 		p.i, p.key, p.shared = append(p.i, int32(i)), append(p.key, a.entry.Key), append(p.shared, a.shared)
 		p.newer, p.token, p.raise = append(p.newer, a.entry.Newer), append(p.token, int64(a.entry.Token)), append(p.raise, int64(a.entry.Raise))
 		p.route, p.owner = append(p.route, a.entry.Route), append(p.owner, strings.ToValidUTF8(a.entry.Owner, ""))
@@ -104,39 +135,39 @@ func (s *Store) readRows(rows pgx.Rows, placed map[string]mark.Row) error {
 	return rows.Err()
 }
 
-// readLook reads one entry's line of the look and decides what came of it.
-func (s *Store) readLook(rows pgx.Rows, g guard, group []*asked, placed map[string]mark.Row, alone bool, out []answered) error {
-	var i int32
-	var locked, free, alive bool
-	var highest *int64
-	var older []mark.Row
-	if err := rows.Scan(&i, &locked, &highest, &free, &older, &alive); err != nil {
-		return err
-	}
-	e := group[i].entry
+// looked is an entry's line of the look.
+type looked struct {
+	I       int32
+	Highest *int64 // the mark as it stands; nil for none
+	Older   []mark.Row
+	Alive   bool
+}
+
+// decideOn says what came of an entry, by what was registered and what the look found.
+func (s *Store) decideOn(m *registering, g guard, l looked, placed map[string]mark.Row, alone bool) {
+	e := m.Ask.entry
 	if row := placed[e.Key]; row != 0 {
-		out[i] = answered{Registration: mark.Registration{Decision: mark.Decision{Verdict: mark.Admitted}, Row: row, Older: older}}
-		return nil
+		m.Answer = mark.Registration{Decision: mark.Decision{Verdict: mark.Admitted}, Row: row, Older: l.Older}
+		return
 	}
-	if !alive {
-		out[i].err = mark.ErrNoLife
-		return nil
+	if !l.Alive {
+		m.Err = mark.ErrNoLife
+		return
 	}
 	var seen lock.Token
-	if highest != nil {
-		seen = lock.Token(*highest)
+	if l.Highest != nil {
+		seen = lock.Token(*l.Highest)
 	}
-	decision := e.Judge(seen, highest != nil, g.mark.Missing == config.MissingReject, s.maxJump)
+	decision := e.Judge(seen, l.Highest != nil, g.mark.Missing == config.MissingReject, s.maxJump)
 	switch {
 	case decision.Verdict != mark.Admitted:
-		out[i].Decision = decision
+		m.Answer.Decision = decision
 	case !alone: // the key or its row was held, or the belief about the mark was wrong
-		out[i].alone = true
+		m.Retry = true
 	default:
 		// It had the key and its row for itself, and the mark that it sees would admit it: somebody who asks nobody for the key wrote it meanwhile.
-		out[i].err = fmt.Errorf("guard %s: %w: it stands at %d, below what refused %d a moment before", g.name, mark.ErrWentBack, seen, e.Token)
+		m.Err = fmt.Errorf("guard %s: %w: it stands at %d, below what refused %d a moment before", g.name, mark.ErrWentBack, seen, e.Token)
 	}
-	return nil
 }
 
 // Register implements mark.Register.
@@ -157,38 +188,21 @@ func (s *Store) Register(ctx context.Context, e mark.Entry) (mark.Registration, 
 	if !s.lives.alive() {
 		return mark.Registration{}, mark.ErrNoLife
 	}
-	a := &asked{entry: e, shared: !e.Newer && s.marks.get(e.Guard, e.Key) == e.Token}
-	answer, err := s.groups[e.Guard].do(ctx, a)
-	if err == nil && answer.alone {
-		answer, err = s.registerAlone(ctx, g, a)
-	}
+	answer, err := s.groups[e.Guard].Do(ctx, e.Key, asked{entry: e, shared: !e.Newer && s.marks.get(e.Guard, e.Key) == e.Token})
 	if err != nil {
 		return s.registerFault(ctx, err)
 	}
-	return answer.Registration, answer.err
-}
-
-func (s *Store) registerAlone(ctx context.Context, g guard, a *asked) (answered, error) {
-	own := &asked{entry: a.entry}
-	select {
-	case s.alone <- struct{}{}:
-		defer func() { <-s.alone }()
-	case <-ctx.Done():
-		return answered{}, mark.ErrBusy
-	}
-	out, err := s.register(ctx, g, []*asked{own}, true)
-	if err != nil {
-		return answered{}, err
-	}
-	return out[0], nil
+	return answer, nil
 }
 
 const lockNotAvailable = "55P03"
 
 func (s *Store) registerFault(ctx context.Context, err error) (mark.Registration, error) {
 	switch {
-	case errors.Is(err, mark.ErrBusy):
+	case errors.Is(err, mark.ErrNoLife), errors.Is(err, mark.ErrWentBack):
 		return mark.Registration{}, err
+	case errors.Is(err, grouped.ErrKeyBusy):
+		return mark.Registration{}, fmt.Errorf("%w: %w", mark.ErrBusy, err)
 	case postgres.State(err) == lockNotAvailable:
 		return mark.Registration{}, fmt.Errorf("%w: %w", mark.ErrBusy, postgres.Classify(ctx, err))
 	}

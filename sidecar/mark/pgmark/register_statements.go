@@ -100,7 +100,7 @@ SELECT $10::text, g.key, g.token, s.life, g.route, g.owner
   JOIN fence.sidecar AS s ON s.life = $11::uuid AND s.ended_at IS NULL
 RETURNING key, id, `+durable, at.table, at.token, stamp, joined, insert, inserted),
 		look: fmt.Sprintf(`
-SELECT g.i, g.i = ANY (`+got+`), m.%[2]s, g.i = ANY (current_setting('fence.free')::int[]),
+SELECT g.i, m.%[2]s,
        ARRAY(SELECT f.id FROM fence.inflight AS f WHERE f.guard = $3::text AND f.key = g.key AND f.token < g.token),
        EXISTS (SELECT FROM fence.sidecar AS s WHERE s.life = $5::uuid AND s.ended_at IS NULL)
   FROM unnest($1::int[], $2::text[], $4::bigint[]) AS g (i, key, token) LEFT JOIN %[1]s AS m ON %[3]s`, at.table, at.token, joined),

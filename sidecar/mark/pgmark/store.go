@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"fenceline/internal/grouped"
 	"fenceline/internal/postgres"
 	"fenceline/lockd/lock"
 	"fenceline/sidecar/config"
@@ -28,7 +29,7 @@ type Store struct {
 
 	// What the register of requests in flight needs.
 	ordered   []config.Guard // those that order effects
-	groups    map[string]*groups
+	groups    map[string]*grouped.Grouper[asked, mark.Registration]
 	alone     chan struct{} // a place for each registration that waits for a lock
 	marks     *marks
 	lives     *lives
@@ -53,7 +54,7 @@ type guard struct {
 func New(pool *pgxpool.Pool, guards []config.Guard, timeout time.Duration, maxJump int64) *Store {
 	s := &Store{
 		pool: pool, guards: map[string]guard{}, timeout: timeout, maxJump: maxJump,
-		groups: map[string]*groups{}, alone: make(chan struct{}, max(int(pool.Config().MaxConns)/2, 1)), marks: &marks{}, lives: &lives{},
+		groups: map[string]*grouped.Grouper[asked, mark.Registration]{}, alone: make(chan struct{}, max(int(pool.Config().MaxConns)/2, 1)), marks: &marks{}, lives: &lives{},
 		groupSize: func(string, int) {},
 	}
 	for _, c := range guards {
@@ -63,11 +64,7 @@ func New(pool *pgxpool.Pool, guards []config.Guard, timeout time.Duration, maxJu
 		if c.OrdersEffects() {
 			g.effects = buildEffects(c)
 			s.ordered = append(s.ordered, c)
-			s.groups[c.Name] = &groups{busy: map[string]bool{}, send: func(ctx context.Context, group []*asked) ([]answered, error) {
-				ctx, cancel := context.WithTimeout(ctx, s.timeout)
-				defer cancel()
-				return s.register(ctx, g, group, false)
-			}}
+			s.groups[c.Name] = s.newGroups(g)
 		}
 		s.guards[c.Name] = g
 	}

@@ -1,0 +1,57 @@
+package pgmark
+
+import (
+	"sync"
+
+	"fenceline/lockd/lock"
+	"fenceline/sidecar/mark"
+)
+
+// marks remembers marks that were seen committed. It is bounded: what is forgotten is asked for again.
+type marks struct {
+	mu   sync.Mutex
+	seen map[[2]string]lock.Token
+}
+
+// maxMarks bounds the memory, at about 200 bytes each.
+const maxMarks = 50_000
+
+func (m *marks) get(guard, key string) lock.Token {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen[[2]string{guard, key}]
+}
+
+func (m *marks) put(guard, key string, token lock.Token) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id := [2]string{guard, key}
+	if m.seen == nil {
+		m.seen = map[[2]string]lock.Token{}
+	}
+	if _, known := m.seen[id]; !known && len(m.seen) >= maxMarks {
+		for old := range m.seen { // any will do
+			delete(m.seen, old)
+			break
+		}
+	}
+	m.seen[id] = max(m.seen[id], token)
+}
+
+func (m *marks) clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen = nil
+}
+
+// remember keeps what a group learned of its keys' marks, now that it is committed.
+func (s *Store) remember(guard string, group []*registering) {
+	for _, m := range group {
+		switch e := m.Ask.entry; {
+		case m.Answer.Verdict == mark.Admitted && e.Raise == e.Token:
+			s.marks.put(guard, e.Key, e.Token)
+		case m.Answer.Verdict == mark.FencedOut:
+			s.marks.put(guard, e.Key, m.Answer.Highest)
+		}
+	}
+}
