@@ -28,7 +28,13 @@ type State struct {
 	Config *config.Config
 	Hash   string
 	Rules  *policy.Policy
-	Store  mark.OperatedStore
+	Store  Store
+}
+
+// Store is what operators look at and work on.
+type Store interface {
+	mark.OperatedStore
+	mark.Register
 }
 
 // Register adds GET /config (secrets redacted), /routes, /marks?guard=&key= and /inflight, and POST /marks/raise and /inflight/ROW/settle. State gives what is in use when a

@@ -20,11 +20,7 @@ const maxInFlight = 1000
 
 // listInFlight answers GET /inflight: the requests of all sidecars on the store, the oldest first.
 func listInFlight(r *http.Request, s State) (int, any) {
-	register, ok := s.Store.(mark.Register)
-	if !ok {
-		return http.StatusNotFound, message("this store keeps no register of requests in flight")
-	}
-	list, err := register.Standing(r.Context(), r.URL.Query().Get("guard"), maxInFlight)
+	list, err := s.Store.Standing(r.Context(), r.URL.Query().Get("guard"), maxInFlight)
 	if err != nil {
 		return http.StatusServiceUnavailable, message("the register can't be read now; /readyz says why")
 	}
@@ -50,11 +46,10 @@ func settleRow(r *http.Request, s State, logger hclog.Logger) (int, any) {
 		return status, problem
 	}
 	row, err := strconv.ParseInt(r.PathValue("row"), 10, 64)
-	register, ok := s.Store.(mark.Register)
-	if err != nil || row < 1 || !ok || in.Operator == "" || in.Reason == "" {
+	if err != nil || row < 1 || in.Operator == "" || in.Reason == "" {
 		return http.StatusBadRequest, message("want the row of a request (GET /inflight), operator and reason")
 	}
-	found, err := register.SettleUnsettled(r.Context(), mark.Row(row), in.Operator, in.Reason)
+	found, err := s.Store.SettleUnsettled(r.Context(), mark.Row(row), in.Operator, in.Reason)
 	switch {
 	case err != nil:
 		return http.StatusServiceUnavailable, message("the register can't be used now (/readyz says why); whether the request was settled isn't known")

@@ -134,9 +134,7 @@ func (a *App) Start(ctx context.Context) error {
 		data.RecordTo(a.recorder.Record)
 	}
 	a.data = proxy.NewSwitch(data)
-	if err := a.startGate(ctx, g); err != nil {
-		return err
-	}
+	a.startGate(ctx, g)
 	a.cleanups.Push("upstream connections", func(context.Context) error { a.data.Current().Close(); return nil })
 	a.admin = daemon.NewAdmin(registry, a.logger)
 	a.admin.AddCheck("store", func(ctx context.Context) error { return a.generation().store.Check(ctx) })

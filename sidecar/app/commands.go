@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"fenceline/internal/manifest"
-
 	"fenceline/lockd/lock"
 	"fenceline/sidecar/config"
 	"fenceline/sidecar/mark/filemark"

@@ -2,13 +2,11 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"fenceline/sidecar/config"
 	"fenceline/sidecar/gate"
-	"fenceline/sidecar/mark"
 	"fenceline/sidecar/mark/pgmark"
 )
 
@@ -32,53 +30,39 @@ func gateOptions(cfg *config.Config) gate.Options {
 	}
 }
 
-// register returns the store as a register, which every store with guards that order effects is.
-func (g *generation) register() (mark.Register, error) {
-	register, ok := g.store.(mark.Register)
-	if !ok {
-		return nil, fmt.Errorf("guard %s: this store keeps no register of requests in flight; write order: admissions", g.cfg.Guards[0].Name)
+// observe has the store report to the metrics in use, where it has more to tell than the gate.
+func (a *App) observe(store checkedStore) {
+	if database, ok := store.(*pgmark.Store); ok {
+		database.ObserveGroups(a.data.Current().GroupSize)
 	}
-	return register, nil
 }
 
 // startGate gives this sidecar a life in the register. Where that can't be yet, nothing is admitted, readiness says why, and it is tried again: the store
 // may be down, or the former life of this id was killed a moment ago and counts as alive for a few seconds.
-func (a *App) startGate(ctx context.Context, g *generation) error {
+func (a *App) startGate(ctx context.Context, g *generation) {
 	if !ordersEffects(g.cfg) {
-		return nil
-	}
-	register, err := g.register()
-	if err != nil {
-		return err
+		return
 	}
 	data := a.data.Current()
-	if store, ok := register.(*pgmark.Store); ok {
-		store.ObserveGroups(data.GroupSize)
-	}
-	a.gate = gate.New(register, gateOptions(g.cfg), data.Observer())
+	a.observe(g.store)
+	a.gate = gate.New(g.store, gateOptions(g.cfg), data.Observer())
 	data.UseGate(a.gate)
 	_ = a.gate.Start(ctx) // logged; tried again
 	a.cleanups.Push("register of requests in flight", a.gate.Stop)
-	return nil
 }
 
 // useGate goes on with the gate under a new configuration. The life stays the same.
-func (a *App) useGate(old, next *generation) error {
+func (a *App) useGate(old, next *generation) {
 	if a.gate == nil {
-		return nil
+		return
 	}
-	register, err := next.register()
-	if err != nil {
-		return err
-	}
-	if store, ok := register.(*pgmark.Store); ok {
+	if store, ok := next.store.(*pgmark.Store); ok {
 		if former, ok := old.store.(*pgmark.Store); ok {
 			store.Succeed(former)
 		}
-		store.ObserveGroups(a.data.Current().GroupSize)
 	}
-	a.gate.Use(register, gateOptions(next.cfg))
-	return nil
+	a.observe(next.store)
+	a.gate.Use(next.store, gateOptions(next.cfg))
 }
 
 // announceEffects says in words what a guard promises.

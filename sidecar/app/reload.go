@@ -108,15 +108,13 @@ func (a *App) fingerprint() [sha256.Size]byte {
 func (a *App) reload(ctx context.Context) {
 	old := a.generation()
 	next, err := a.prepare(ctx, old)
-	if err == nil {
-		err = a.useGate(old, next)
-	}
 	if err != nil {
 		a.metrics.success.Set(0)
 		a.metrics.reloads.WithLabelValues("rejected").Inc()
 		logFaults(a.logger, err)
 		return
 	}
+	a.useGate(old, next)
 	data := a.data.Current().Next(next.parts())
 	data.UseGate(a.gate)
 	drained := a.data.Swap(data)

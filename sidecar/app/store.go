@@ -18,6 +18,7 @@ import (
 // checkedStore is a store that says whether it can be trusted.
 type checkedStore interface {
 	mark.OperatedStore
+	mark.Register
 	Check(ctx context.Context) error
 }
 

@@ -111,9 +111,25 @@ func (s section) statuses(name string, otherwise []int) []int {
 func checkEffects(c *Config, guards []section) {
 	least := c.Limits.GracePeriod() + c.Upstream.ConnectTimeout + c.Upstream.ResponseTimeout
 	for i, g := range c.Guards {
+		if slices.ContainsFunc(c.Guards[:i], func(o Guard) bool { return o.sharesMarks(g) && (o.OrdersEffects() || g.OrdersEffects()) }) {
+			guards[i].fault("mark", "another guard has its marks in this column; requests in flight are known by their guard's name, so these two would look past each other: use one guard for both")
+		}
 		if g.Unsettled.Releases() && g.Unsettled.After > 0 && g.Unsettled.After <= least {
 			guards[i].sub("unsettled").fault("after", "want more than "+least.String()+
 				": limits.wait + 1s + upstream.connect_timeout + upstream.response_timeout, since a request may be under way for so long")
 		}
 	}
+}
+
+// sharesMarks says whether two guards have their marks in the same column of a table of the resource.
+func (g Guard) sharesMarks(o Guard) bool {
+	return !g.Mark.Own() && !o.Mark.Own() && g.Mark.Token == o.Mark.Token && slices.Equal(unqualified(g.Mark.Table), unqualified(o.Mark.Table))
+}
+
+// unqualified leaves the default schema out.
+func unqualified(table []string) []string {
+	if len(table) == 2 && table[0] == "public" {
+		return table[1:]
+	}
+	return table
 }

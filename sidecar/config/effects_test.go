@@ -60,3 +60,22 @@ func TestWhatAnOrderOfEffectsNeedsIsSaid(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, cfg.Guards[0].OrdersEffects())
 }
+
+func TestTwoGuardsOnOneColumnWouldLookPastEachOther(t *testing.T) {
+	t.Parallel()
+	second := `  - name: other
+    mark: { table: public.account, key: account_id, key_type: uuid, token: fence }
+    unsettled: { then: hold }
+routes:
+  - { name: other, match: { methods: [PUT], path: "/v1/accounts/{account_id}" }, guard: other, admit: newer, key: { path: account_id } }
+`
+	text := strings.Replace(effects("    unsettled: { then: hold }\n"), "routes:\n", second, 1)
+	faults := faultsOf(t, text)
+	require.Len(t, faults, 1)
+	require.Equal(t, "guards[1].mark", faults[0].Key)
+	require.Contains(t, faults[0].Message, "look past each other")
+	_, err := load(strings.Replace(text, "public.account", "ledger.account", 1))
+	require.NoError(t, err)
+	_, err = load(strings.ReplaceAll(text, "    unsettled: { then: hold }\n", "    order: admissions\n"))
+	require.NoError(t, err, "marks alone are in order under two names")
+}

@@ -18,9 +18,9 @@ func (p *Proxy) GroupSize(guard string, members int) {
 // Observer counts and logs what a gate does.
 func (p *Proxy) Observer() gate.Observer {
 	return gate.Observer{
-		Asked:    func(guard string, d time.Duration) { p.metrics.store.WithLabelValues(guard).Observe(d.Seconds()) },
-		Waited:   func(guard string, d time.Duration) { p.metrics.wait.WithLabelValues(guard).Observe(d.Seconds()) },
-		InFlight: func(guard string, change int) { p.metrics.inflight.WithLabelValues(guard).Add(float64(change)) },
+		Asked:     func(guard string, d time.Duration) { p.metrics.store.WithLabelValues(guard).Observe(d.Seconds()) },
+		Waited:    func(guard string, d time.Duration) { p.metrics.wait.WithLabelValues(guard).Observe(d.Seconds()) },
+		InFlight:  func(guard string, change int) { p.metrics.inflight.WithLabelValues(guard).Add(float64(change)) },
 		Unsettled: func(guard string, now int) { p.metrics.unsettled.WithLabelValues(guard).Set(float64(now)) },
 		Life: func(alive bool, err error) {
 			if alive {

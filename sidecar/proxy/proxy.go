@@ -50,7 +50,6 @@ type Parts struct {
 	Config      *config.Config
 	Rules       *policy.Policy
 	Store       mark.Store
-	Gate        *gate.Gate  // nil where no guard orders effects
 	UpstreamTLS *tls.Config // nil: plain
 }
 
@@ -70,7 +69,7 @@ func build(parts Parts, metrics *metrics, logger hclog.Logger) *Proxy {
 	cfg := parts.Config
 	metrics.seed(cfg, parts.Rules.Routes())
 	p := &Proxy{
-		cfg: cfg, policy: parts.Rules, store: parts.Store, gate: parts.Gate, barriers: barriers(parts.Rules.Routes()), logger: logger,
+		cfg: cfg, policy: parts.Rules, store: parts.Store, barriers: barriers(parts.Rules.Routes()), logger: logger,
 		keys: mark.NewKeyCache(keyCacheSize),
 		upstream: &upstream{
 			connectTimeout: cfg.Upstream.ConnectTimeout, answerTimeout: cfg.Upstream.ResponseTimeout, idleTimeout: cfg.Upstream.IdleTimeout,
