@@ -249,20 +249,38 @@ func TestBarrierWaitsForOlderRequestsAndKeepsThemOut(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, status)
 }
 
+// A sidecar is stopped while a request of its waits, for so long that it is declared dead. What was in the way ends meanwhile, and an operator settles what the dead one
+// left. When it goes on it must not send that request: for everybody else it is over.
 func TestSidecarThatWasStoppedForLongSendsNothingMore(t *testing.T) {
 	t.Parallel()
-	resource := newSlowResource()
-	p := startPair(t, resource, effectsText("one", "then: hold"), effectsText("two", "then: hold"))
-	require.NoError(t, p.one.Suspend(t.Context()))
-	p.two.eventually(t, "the stopped one is declared dead", func() bool {
-		var ended int
-		err := pgtest.Connect(t, p.database).QueryRow(t.Context(), "SELECT count(*) FROM fence.sidecar WHERE id = 'one' AND ended_at IS NOT NULL").Scan(&ended)
-		return err == nil && ended == 1
+	resource := newSlowResource("5")
+	patient := strings.Replace(effectsText("two", "then: hold"), "wait: 3s", "wait: 30s", 1)
+	p := startPair(t, resource, effectsText("one", "then: hold"), patient)
+	old := p.one.writeLater(t, "5")
+	<-resource.arrived["5"]
+	next := p.two.writeLater(t, "6")
+	p.one.eventually(t, "6 is registered", func() bool { return p.one.waits(t, "6") })
+	require.NoError(t, p.two.Suspend(t.Context()))
+	var row string
+	p.one.eventually(t, "the stopped one is declared dead", func() bool {
+		err := pgtest.Connect(t, p.database).QueryRow(t.Context(), "SELECT id::text FROM fence.inflight WHERE token = 6 AND unsettled_at IS NOT NULL").Scan(&row)
+		return err == nil
 	})
-	require.NoError(t, p.one.Resume())
-	p.one.eventually(t, "it has a new life", func() bool {
-		status, _ := p.one.write(t, "5")
+	close(resource.held["5"])
+	<-old // whatever it was told: the response time may be over
+	require.Eventually(t, func() bool { return len(resource.done()) == 1 }, patience, time.Millisecond)
+	code, output := run(t, p.env, "settle", "-c", p.files[0], "--row", row, "--operator", "carol", "--reason", "its sidecar never sent it")
+	require.Equal(t, 0, code, output)
+	p.one.eventually(t, "newer ones go on", func() bool {
+		status, _ := p.one.write(t, "7")
 		return status == http.StatusOK
 	})
-	require.NotEmpty(t, p.one.Events("life_missing"))
+	require.NoError(t, p.two.Resume())
+	require.NotEqual(t, http.StatusOK, <-next)
+	require.Equal(t, []string{"5", "7"}, resource.done())
+	p.two.eventually(t, "it has a new life", func() bool {
+		status, _ := p.two.write(t, "8")
+		return status == http.StatusOK
+	})
+	require.NotEmpty(t, p.two.Events("life_missing"))
 }
