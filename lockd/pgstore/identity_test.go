@@ -1,84 +1,37 @@
 package pgstore_test
 
 import (
-	"fmt"
-	"net/url"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres"
+	"fenceline/internal/postgres/contracttest"
 	"fenceline/lockd/pgstore"
 	"fenceline/migrations"
 )
 
-// The schema's version decides, both ends of the window included: a binary before an expanding schema works on with it, one before a contracted schema
-// (whose version skips a number) never becomes ready, and the same the other way round. The reason names both.
+func program() contracttest.Program {
+	return contracttest.Program{
+		Sets: []migrations.Set{migrations.LockDB()}, Role: "lockapp", Window: pgstore.Contract(), Other: migrations.PayDB(), OtherRole: "payapp",
+		Check: func(t *testing.T, url string) error {
+			pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
+			require.NoError(t, err)
+			defer pool.Close()
+			store := pgstore.New(pool, 3*time.Second)
+			defer store.Close()
+			return store.Check(t.Context())
+		},
+	}
+}
+
 func TestVersionsOutsideOfTheWindowAreNotReady(t *testing.T) {
 	t.Parallel()
-	owner := pgtest.Database(t, migrations.LockDB())
-	conn := pgtest.Connect(t, owner)
-	window := pgstore.Contract()
-	check := func(url string) error {
-		pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
-		require.NoError(t, err)
-		defer pool.Close()
-		store := pgstore.New(pool, 3*time.Second)
-		defer store.Close()
-		return store.Check(t.Context())
-	}
-	for version, ready := range map[int]bool{window.Min - 1: false, window.Min: true, window.Max: true, window.Max + 1: false} {
-		_, err := conn.Exec(t.Context(), "UPDATE schema_contract SET version = $1", version)
-		require.NoError(t, err)
-		err = check(pgtest.Login(t, owner, "lockapp"))
-		if ready {
-			require.NoError(t, err, "version %d", version)
-			continue
-		}
-		require.ErrorIs(t, err, postgres.ErrSchema)
-		require.ErrorContains(t, err, fmt.Sprintf("at version %d, this binary works with %d to %d", version, window.Min, window.Max))
-	}
+	contracttest.Versions(t, program())
 }
 
-// Each thing that the database isn't what it should be has its reason, and none shows the password.
 func TestReadinessKnowsTheDatabaseByItsIdentity(t *testing.T) {
 	t.Parallel()
-	check := func(url string) error {
-		pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
-		require.NoError(t, err)
-		defer pool.Close()
-		store := pgstore.New(pool, 3*time.Second)
-		defer store.Close()
-		return store.Check(t.Context())
-	}
-	owner := pgtest.Database(t, migrations.LockDB())
-	unmarked := pgtest.Database(t, migrations.LockDB())
-	_, err := pgtest.Connect(t, unmarked).Exec(t.Context(), "DELETE FROM schema_contract")
-	require.NoError(t, err)
-	server := pgtest.Server(t, nil)
-	onPrimary := pgtest.Login(t, pgtest.DatabaseOn(t, server, migrations.LockDB()), "lockapp")
-	replicaURL := at(t, onPrimary, standby(t, server).Addr())
-
-	reader := pgtest.Login(t, owner)
-	_, err = pgtest.Connect(t, owner).Exec(t.Context(), "GRANT SELECT ON schema_contract TO "+pgtest.Connect(t, reader).Config().User)
-	require.NoError(t, err)
-	for name, c := range map[string]struct{ url, reason string }{
-		"wrong database":  {pgtest.Login(t, pgtest.Database(t, migrations.PayDB()), "payapp"), "wrong database?"},
-		"empty database":  {pgtest.Login(t, pgtest.Database(t)), "run the migrations"},
-		"missing marker":  {pgtest.Login(t, unmarked, "lockapp"), "is empty; run the migrations"},
-		"wrong role":      {pgtest.Login(t, owner), "permission denied"},
-		"role that reads": {reader, "isn't a member of the role lockapp"},
-		"replica":         {replicaURL, "the server is in recovery (a standby)"},
-	} {
-		password, _ := must(url.Parse(c.url)).User.Password()
-		require.NotEmpty(t, password)
-		err := check(c.url)
-		require.ErrorContains(t, err, c.reason, name)
-		require.NotContains(t, err.Error(), password, name)
-	}
-	require.NoError(t, check(pgtest.Login(t, owner, "lockapp")))
+	contracttest.Identity(t, program())
 }
-
-func must(u *url.URL, _ error) *url.URL { return u }

@@ -1,0 +1,26 @@
+package pgmark_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fenceline/internal/postgres"
+	"fenceline/internal/postgres/contracttest"
+	"fenceline/migrations"
+	"fenceline/sidecar/mark/pgmark"
+)
+
+func TestVersionsOutsideOfTheWindowAreNotReady(t *testing.T) {
+	t.Parallel()
+	contracttest.Versions(t, contracttest.Program{
+		Sets: []migrations.Set{migrations.Fence()}, Role: "fence_sidecar", Window: pgmark.Contract(),
+		Check: func(t *testing.T, url string) error {
+			pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
+			require.NoError(t, err)
+			defer pool.Close()
+			return pgmark.New(pool, ownGuards(), 3*time.Second, maxJump).Check(t.Context())
+		},
+	})
+}
