@@ -47,21 +47,16 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, opts options) (err error) {
+func run(ctx context.Context, opts options) error {
 	if opts.Repeat < 1 {
 		return errors.New("--repeat must be at least 1")
 	}
-	bench, err := experiment.NewBench(ctx, experiment.BenchOptions{
-		Bin: opts.Bin, Configs: opts.Config, Out: os.Stdout,
+	return experiment.WithBench(ctx, experiment.BenchOptions{Bin: opts.Bin, Configs: opts.Config, Out: os.Stdout}, func(bench *experiment.Bench) error {
+		return repeat(ctx, bench, opts)
 	})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		err = errors.Join(err, bench.Close(stopCtx, err == nil))
-	}()
+}
+
+func repeat(ctx context.Context, bench *experiment.Bench, opts options) error {
 	for i := range opts.Repeat {
 		if opts.Repeat > 1 {
 			bench.Progress("run %d of %d", i+1, opts.Repeat)

@@ -40,6 +40,23 @@ type Bench struct {
 	mu sync.Mutex // serialises progress lines
 }
 
+// stopTimeout bounds the end of a bench.
+const stopTimeout = 30 * time.Second
+
+// WithBench does something on a bench and closes it. The logs stay when it failed.
+func WithBench(ctx context.Context, opts BenchOptions, do func(*Bench) error) (err error) {
+	b, err := NewBench(ctx, opts)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		err = errors.Join(err, b.Close(stopCtx, err == nil))
+	}()
+	return do(b)
+}
+
 // NewBench finds or starts the two servers. LOCKDB_URL and PAYDB_URL name servers of
 // the user's; both or none.
 func NewBench(ctx context.Context, opts BenchOptions) (*Bench, error) {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -117,7 +116,7 @@ func (r *replicas) useSidecars(ctx context.Context, story ReplicaStory) error {
 		return err
 	}
 	var err error
-	if r.twoURL, r.two, err = r.startSidecar(ctx, story, 1); err != nil {
+	if r.twoURL, r.two, err = r.startBefore(ctx, story, 1); err != nil {
 		return err
 	}
 	admin, err := r.two.Address(ctx, "admin")
@@ -132,14 +131,15 @@ func (r *replicas) useSidecars(ctx context.Context, story ReplicaStory) error {
 // startFirst starts sidecar 1, also anew after it was killed. Each has an id of its own: the killed one counts as alive for a while.
 func (r *replicas) startFirst(ctx context.Context, story ReplicaStory) error {
 	var err error
-	if r.oneURL, r.one, err = r.startSidecar(ctx, story, 0); err != nil {
+	if r.oneURL, r.one, err = r.startBefore(ctx, story, 0); err != nil {
 		return err
 	}
 	r.clients[0], err = executor.NewClient("sidecar 1", r.oneURL, replicaPatience)
 	return err
 }
 
-func (r *replicas) startSidecar(ctx context.Context, story ReplicaStory, i int) (string, *process.Process, error) {
+// startBefore starts a sidecar before a replica.
+func (r *replicas) startBefore(ctx context.Context, story ReplicaStory, i int) (string, *process.Process, error) {
 	name, group, behind := "sidecar.account.yaml", groupSidecarAccount, r.resources[i].url
 	if story.Takeover {
 		name, group, behind = "sidecar.rail.yaml", groupSidecarRail, r.rails[i].url
@@ -149,12 +149,7 @@ func (r *replicas) startSidecar(ctx context.Context, story ReplicaStory, i int) 
 		return "", nil, err
 	}
 	r.lives++
-	id := fmt.Sprintf("%s-%d-life-%d", story.Name, i+1, r.lives)
-	url, p, err := r.start(ctx, daemonSpec{
-		name: "sidecar-" + id, program: "sidecar", args: []string{"run", "--config", config}, bare: true,
-		env: []string{"PAYDB_URL=" + r.logins[group], "SIDECAR_ID=" + id, "SIDECAR_LISTEN=" + anyPort, "SIDECAR_ADMIN=" + anyPort, "SIDECAR_UPSTREAM=" + behind},
-	})
-	return url, p, err
+	return r.startSidecar(ctx, fmt.Sprintf("sidecar-%s-%d-life-%d", story.Name, i+1, r.lives), config, r.logins[group], behind)
 }
 
 func (r *replicas) stopSidecars(ctx context.Context) error {
@@ -163,41 +158,19 @@ func (r *replicas) stopSidecars(ctx context.Context) error {
 
 // replicaConfig is the project's own file with the story's order and with time limits.
 func (r *replicas) replicaConfig(story ReplicaStory, name string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(r.bench.opts.Configs, name)) //nolint:gosec // the folder that the caller named
-	if err != nil {
-		return "", fmt.Errorf("read configuration: %w", err)
-	}
 	wait, response := "8s", "20s"
 	if story.Kill {
 		wait, response = "500ms", "2s" // below releaseAfter, together
 	}
-	unsettled := "    unsettled: { " + story.Unsettled + " }\n"
-	text := string(data)
-	for _, change := range []struct {
-		wanted   bool
-		old, new string
-	}{
+	return r.changedConfig(name, story.Name+".yaml", []change{
 		{true, "  response_timeout: 10s\n", "  response_timeout: " + response + "\n  connect_timeout: 500ms\n"},
 		// A busy machine's database isn't the story.
 		{true, "postgres: { url: \"${PAYDB_URL}\" }", "postgres: { url: \"${PAYDB_URL}\", timeout: 10s }"},
-		{story.Effects, "    unsettled: { then: hold }\n", unsettled},
+		{story.Effects, heldUnsettled, "    unsettled: { " + story.Unsettled + " }\n"},
 		{!story.Effects, "    order: effects\n", "    order: admissions\n"},
-		{!story.Effects, "    unsettled: { then: hold }\n", ""},
-		{!story.Effects, "    unsettled_status: []\n", ""},
-	} {
-		if !change.wanted {
-			continue
-		}
-		if strings.Count(text, change.old) != 1 {
-			return "", fmt.Errorf("%s hasn't one line with %q to change", name, change.old)
-		}
-		text = strings.Replace(text, change.old, change.new, 1)
-	}
-	path := filepath.Join(r.dir, story.Name+".yaml")
-	if err := os.WriteFile(path, []byte(text+"limits: { wait: "+wait+" }\n"), 0o600); err != nil {
-		return "", fmt.Errorf("write configuration: %w", err)
-	}
-	return path, nil
+		{!story.Effects, heldUnsettled, ""},
+		{!story.Effects, everyAnswerSettles, ""},
+	}, "limits: { wait: "+wait+" }\n")
 }
 
 // freshPayout makes a payout that a first holder has claimed.

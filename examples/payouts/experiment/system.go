@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"text/tabwriter"
 
@@ -127,13 +127,7 @@ func (s *System) startSidecars(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		address, p, err := s.start(ctx, daemonSpec{
-			name: one.name, program: "sidecar", args: []string{"run", "--config", config}, bare: true,
-			env: []string{
-				"PAYDB_URL=" + databaseURL, "SIDECAR_ID=" + one.name, "SIDECAR_LISTEN=" + anyPort,
-				"SIDECAR_ADMIN=" + anyPort, "SIDECAR_UPSTREAM=" + *one.behind,
-			},
-		})
+		address, p, err := s.startSidecar(ctx, one.name, config, databaseURL, *one.behind)
 		if err != nil {
 			return err
 		}
@@ -224,38 +218,60 @@ func (s *System) barriers() []string {
 	return flags
 }
 
+// startSidecar starts a sidecar of that id with one of the project's configurations, or a copy of one.
+func (s *System) startSidecar(ctx context.Context, id, config, databaseURL, behind string) (string, *process.Process, error) {
+	return s.start(ctx, daemonSpec{
+		name: id, program: "sidecar", args: []string{"run", "--config", config}, bare: true,
+		env: []string{"PAYDB_URL=" + databaseURL, "SIDECAR_ID=" + id, "SIDECAR_LISTEN=" + anyPort, "SIDECAR_ADMIN=" + anyPort, "SIDECAR_UPSTREAM=" + behind},
+	})
+}
+
 // sidecarConfig is the path of a sidecar's configuration: the project's own file, or a
 // copy with what the set-up changes in it.
 func (s *System) sidecarConfig(name string) (string, error) {
-	path := filepath.Join(s.bench.opts.Configs, name)
 	if !s.Setup.Unenforced && !s.Setup.CheckOnly {
-		return path, nil
+		return filepath.Join(s.bench.opts.Configs, name), nil
 	}
-	data, err := os.ReadFile(path) //nolint:gosec // the folder that the caller named
-	if err != nil {
-		return "", fmt.Errorf("read configuration: %w", err)
-	}
-	for _, change := range []struct {
-		wanted   bool
-		old, new string
-	}{
+	return s.changedConfig(name, name, []change{
 		{s.Setup.Unenforced, "mode: enforce", "mode: off"},
 		// The resource keeps the order then, so what belongs to the sidecar's goes.
 		{s.Setup.CheckOnly, "    order: effects\n", "    advance: resource\n"},
-		{s.Setup.CheckOnly, "    unsettled: { then: hold }\n", ""},
-		{s.Setup.CheckOnly, "    unsettled_status: []\n", ""},
-	} {
-		if !change.wanted {
+		{s.Setup.CheckOnly, heldUnsettled, ""},
+		{s.Setup.CheckOnly, everyAnswerSettles, ""},
+	}, "")
+}
+
+// What the project's configurations say of their guards.
+const (
+	heldUnsettled      = "    unsettled: { then: hold }\n"
+	everyAnswerSettles = "    unsettled_status: []\n"
+)
+
+// change is a text in a configuration, and what a set-up puts there.
+type change struct {
+	wanted   bool
+	old, new string
+}
+
+// changedConfig writes a copy of one of the project's configurations with changes in it, and more at its end. A text that isn't there is an error: the
+// experiment would play with another configuration than it says.
+func (s *System) changedConfig(name, as string, changes []change, more string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(s.bench.opts.Configs, name)) //nolint:gosec // the folder that the caller named
+	if err != nil {
+		return "", fmt.Errorf("read configuration: %w", err)
+	}
+	text := string(data)
+	for _, one := range changes {
+		if !one.wanted {
 			continue
 		}
-		changed := bytes.ReplaceAll(data, []byte(change.old), []byte(change.new))
-		if bytes.Equal(changed, data) {
-			return "", fmt.Errorf("%s has no line with %q to change", path, change.old)
+		if !strings.Contains(text, one.old) {
+			return "", fmt.Errorf("%s has no line with %q to change", name, one.old)
 		}
-		data = changed
+		text = strings.ReplaceAll(text, one.old, one.new)
 	}
-	path = filepath.Join(s.dir, name)
-	if err := os.WriteFile(path, data, 0o600); err != nil {
+	path := filepath.Join(s.dir, as)
+	if err := os.WriteFile(path, []byte(text+more), 0o600); err != nil {
 		return "", fmt.Errorf("write configuration: %w", err)
 	}
 	return path, nil

@@ -48,19 +48,16 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, opts options) (err error) {
+func run(ctx context.Context, opts options) error {
 	if opts.Executors < 1 || opts.Payouts < 1 || opts.Accounts < 1 || opts.Repeat < 1 || opts.Calm <= 0 {
 		return errors.New("--executors, --payouts, --accounts, --repeat and --calm: want more than 0")
 	}
-	bench, err := experiment.NewBench(ctx, experiment.BenchOptions{Bin: opts.Bin, Configs: opts.Config, Out: os.Stdout})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		err = errors.Join(err, bench.Close(stopCtx, err == nil))
-	}()
+	return experiment.WithBench(ctx, experiment.BenchOptions{Bin: opts.Bin, Configs: opts.Config, Out: os.Stdout}, func(bench *experiment.Bench) error {
+		return repeat(ctx, bench, opts)
+	})
+}
+
+func repeat(ctx context.Context, bench *experiment.Bench, opts options) error {
 	var results []experiment.FleetResult
 	var harm error
 	for i := range opts.Repeat {

@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, opts options) (err error) {
+func run(ctx context.Context, opts options) error {
 	if opts.Repeat < 1 {
 		return errors.New("--repeat must be at least 1")
 	}
@@ -53,18 +53,15 @@ func run(ctx context.Context, opts options) (err error) {
 	if len(stories) == 0 {
 		return fmt.Errorf("--only %s: no such story", opts.Only)
 	}
-	bench, err := experiment.NewBench(ctx, experiment.BenchOptions{Bin: opts.Bin, Configs: opts.Config, Out: os.Stdout})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		err = errors.Join(err, bench.Close(stopCtx, err == nil))
-	}()
+	return experiment.WithBench(ctx, experiment.BenchOptions{Bin: opts.Bin, Configs: opts.Config, Out: os.Stdout}, func(bench *experiment.Bench) error {
+		return repeat(ctx, bench, opts, stories)
+	})
+}
+
+func repeat(ctx context.Context, bench *experiment.Bench, opts options, stories []experiment.ReplicaStory) error {
 	var results []experiment.ReplicaResult
 	var wrong error
-	err = bench.RunReplicas(ctx, stories, opts.Repeat, opts.Limit, func(r experiment.ReplicaResult) error {
+	err := bench.RunReplicas(ctx, stories, opts.Repeat, opts.Limit, func(r experiment.ReplicaResult) error {
 		results = append(results, r)
 		wrong = errors.Join(wrong, experiment.JudgeReplicas(r))
 		return nil
