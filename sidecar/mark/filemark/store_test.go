@@ -139,24 +139,22 @@ func (f forgetful) Read(_ context.Context, guard, key string) (lock.Token, bool,
 func TestRaceFindsReadThenWrite(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.OperatedStore = twoSteps{e.OperatedStore.(*Store)}
-	require.ErrorContains(t, marktest.OrderOfAdmissions(t.Context(), e), "was admitted after")
+	store := e.OperatedStore.(*Store)
+	e.OperatedStore = twoSteps{store, marktest.ReadThenWrite(e, func(_ context.Context, a mark.Admission) error {
+		return store.file.db.Update(func(tx *bbolt.Tx) error {
+			return tx.Bucket(bucketMarks).Bucket([]byte(a.Guard)).Put([]byte(a.Key), encode(a.Guard, []byte(a.Key), a.Token, time.Now()))
+		})
+	})}
+	require.ErrorIs(t, marktest.OrderOfAdmissions(t.Context(), e), marktest.ErrOutOfOrder)
 }
 
-type twoSteps struct{ *Store }
+type twoSteps struct {
+	*Store
+	admit func(context.Context, mark.Admission) (mark.Decision, error)
+}
 
 func (s twoSteps) Admit(ctx context.Context, a mark.Admission) (mark.Decision, error) {
-	highest, found, err := s.Read(ctx, a.Guard, a.Key)
-	if err != nil {
-		return mark.Decision{}, err
-	}
-	decision := a.Judge(highest, found, false, maxJump)
-	if decision.Verdict != mark.Admitted {
-		return decision, nil
-	}
-	return decision, s.file.db.Update(func(tx *bbolt.Tx) error {
-		return tx.Bucket(bucketMarks).Bucket([]byte(a.Guard)).Put([]byte(a.Key), encode(a.Guard, []byte(a.Key), a.Token, time.Now()))
-	})
+	return s.admit(ctx, a)
 }
 
 func pagesWritten(s *Store) int64 {

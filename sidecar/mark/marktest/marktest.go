@@ -290,6 +290,9 @@ const (
 	perKey    = 25
 )
 
+// ErrOutOfOrder is what OrderOfAdmissions finds: a lower token was admitted after a higher one, or a mark went back.
+var ErrOutOfOrder = errors.New("out of order")
+
 // OrderOfAdmissions is the guarantee itself. Many admitters present tokens for one key. An admission that began after another had
 // ended must not have a lower token: order is only claimed where there is one.
 func OrderOfAdmissions(ctx context.Context, e Env) error {
@@ -331,7 +334,7 @@ func race(ctx context.Context, e Env, guard, key string) error {
 					continue
 				}
 				if token < before {
-					return fmt.Errorf("token %d was admitted after %d", token, before)
+					return fmt.Errorf("%w: token %d was admitted after %d", ErrOutOfOrder, token, before)
 				}
 				mu.Lock()
 				ended = max(ended, token)
@@ -344,10 +347,50 @@ func race(ctx context.Context, e Env, guard, key string) error {
 		return err
 	}
 	got, _, err := e.Read(ctx, guard, key)
-	if err != nil || got < ended || ended == 0 {
-		return fmt.Errorf("the mark is %d (%w), the highest admitted token %d", got, err, ended)
+	if err != nil {
+		return fmt.Errorf("read the mark after the race: %w", err)
+	}
+	if got < ended || ended == 0 {
+		return fmt.Errorf("%w: the mark is %d, the highest admitted token %d", ErrOutOfOrder, got, ended)
 	}
 	return nil
+}
+
+// ReadThenWrite is the admission of a store that decides in one step and writes in another, as a control for OrderOfAdmissions. Its first
+// admitted request writes last of all, so that it is overtaken on every run and not by luck.
+func ReadThenWrite(e Env, write func(ctx context.Context, a mark.Admission) error) func(context.Context, mark.Admission) (mark.Decision, error) {
+	var stalled atomic.Bool
+	var ended atomic.Int64
+	others := make(chan struct{})
+	return func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
+		highest, found, err := e.Read(ctx, a.Guard, a.Key)
+		if err != nil {
+			return mark.Decision{}, err
+		}
+		decision := a.Judge(highest, found, false, e.MaxJump)
+		if decision.Verdict == mark.Admitted && stalled.CompareAndSwap(false, true) {
+			select {
+			case <-others:
+				return decision, write(ctx, a)
+			case <-ctx.Done(): // another one was found before
+				return decision, ctx.Err()
+			}
+		}
+		defer func() {
+			if ended.Add(1) == (admitters-1)*perKey {
+				close(others)
+			}
+		}()
+		select {
+		case <-others: // what the stalled one's own admitter asks for afterwards
+			return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, nil
+		default:
+		}
+		if decision.Verdict != mark.Admitted {
+			return decision, nil
+		}
+		return decision, write(ctx, a)
+	}
 }
 
 // SurvivesACrash wants a mark that was said to be raised to be there after a crash. It is apart from the others, since it needs a store of

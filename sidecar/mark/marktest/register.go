@@ -289,11 +289,11 @@ func OrderOfEffects(ctx context.Context, env RegisterEnv) error {
 		return err
 	}
 	var next atomic.Int64
-	watch := &inFlight{}
+	watch := newInFlight()
 	group, groupCtx := errgroup.WithContext(ctx)
 	for i, r := range []mark.Register{a, b, a, b, a, b, a, b} {
 		group.Go(func() error {
-			for range 60 {
+			for turn := 0; turn < 60 || turn < 3000 && watch.count() < 20; turn++ {
 				token := lock.Token(next.Add(1)/3 + 1) // some equal ones
 				got, err := r.Register(groupCtx, entry(env.Hold, key, token, i%4 == 3))
 				if errors.Is(err, mark.ErrBusy) || errors.Is(err, mark.ErrUnavailable) {
@@ -305,8 +305,9 @@ func OrderOfEffects(ctx context.Context, env RegisterEnv) error {
 				if got.Verdict != mark.Admitted {
 					continue
 				}
+				watch.registered(token)
 				if len(got.Older) == 0 {
-					if err := watch.run(token); err != nil {
+					if err := watch.run(groupCtx, token); err != nil {
 						return err
 					}
 				}
@@ -320,22 +321,46 @@ func OrderOfEffects(ctx context.Context, env RegisterEnv) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if watch.ran < 20 {
-		return fmt.Errorf("only %d requests were let through, too few to say anything", watch.ran)
+	if ran := watch.count(); ran < 20 {
+		return fmt.Errorf("only %d requests were let through, too few to say anything", ran)
 	}
 	return nil
 }
 
-// inFlight stands for the resource.
+// inFlight stands for the resource. The first request that it gets takes effect only after a higher one was registered, so that the two
+// meet on every run.
 type inFlight struct {
 	mu      sync.Mutex
 	running []lock.Token
 	last    lock.Token
 	ran     int
+	first   lock.Token
+	higher  chan struct{} // closed when a higher one than first was registered
+}
+
+func newInFlight() *inFlight { return &inFlight{higher: make(chan struct{})} }
+
+func (f *inFlight) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ran
+}
+
+func (f *inFlight) registered(token lock.Token) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.first == 0 || token <= f.first {
+		return
+	}
+	select {
+	case <-f.higher:
+	default:
+		close(f.higher)
+	}
 }
 
 // run lets a request take effect, and says when it does so out of order: at its beginning, or at its end when a higher one began meanwhile.
-func (f *inFlight) run(token lock.Token) error {
+func (f *inFlight) run(ctx context.Context, token lock.Token) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, other := range f.running {
@@ -348,8 +373,12 @@ func (f *inFlight) run(token lock.Token) error {
 	}
 	f.last, f.ran = token, f.ran+1
 	f.running = append(f.running, token)
+	isFirst := f.first == 0
+	if isFirst {
+		f.first = token
+	}
 	f.mu.Unlock()
-	f.pause()
+	f.pause(ctx, isFirst)
 	f.mu.Lock()
 	i := slices.Index(f.running, token)
 	f.running = slices.Delete(f.running, i, i+1)
@@ -360,7 +389,13 @@ func (f *inFlight) run(token lock.Token) error {
 }
 
 // pause gives others the processor, so that effects take long enough to meet.
-func (f *inFlight) pause() {
+func (f *inFlight) pause(ctx context.Context, untilHigher bool) {
+	if untilHigher {
+		select {
+		case <-f.higher:
+		case <-ctx.Done():
+		}
+	}
 	for range 50 {
 		f.mu.Lock()
 		f.mu.Unlock() //nolint:staticcheck // it only lets others in

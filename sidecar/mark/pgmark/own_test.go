@@ -101,17 +101,9 @@ func ownReadThenWrite(t *testing.T, owner string, e marktest.Env) mark.OperatedS
 	pool, err := postgres.Open(t.Context(), postgres.Config{URL: owner, MaxConns: 12})
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	read := func(ctx context.Context, guard, key string) (highest lock.Token, err error) {
-		err = pool.QueryRow(ctx, "SELECT coalesce((SELECT token FROM fence.mark WHERE guard = $1 AND key = $2), 0)", guard, key).Scan(&highest)
-		return highest, err
-	}
-	return broken{e.OperatedStore, func(ctx context.Context, a mark.Admission) (mark.Decision, error) {
-		highest, err := read(ctx, a.Guard, a.Key)
-		if err != nil || highest >= a.Token {
-			return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, err
-		}
-		_, err = pool.Exec(ctx, `INSERT INTO fence.mark (guard, key, token) VALUES ($1, $2, $3)
+	return broken{e.OperatedStore, marktest.ReadThenWrite(e, func(ctx context.Context, a mark.Admission) error {
+		_, err := pool.Exec(ctx, `INSERT INTO fence.mark (guard, key, token) VALUES ($1, $2, $3)
 			ON CONFLICT (guard, key) DO UPDATE SET token = EXCLUDED.token`, a.Guard, a.Key, a.Token)
-		return mark.Decision{Verdict: mark.Admitted}, err
-	}}
+		return err
+	})}
 }
