@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"fenceline/internal/credential"
 )
 
 // readyTimeout bounds one answer of /readyz: a probe that hangs tells less than
@@ -34,6 +37,8 @@ type Admin struct {
 	server   *http.Server
 	logger   hclog.Logger
 	draining atomic.Bool
+	tokens   func() *credential.Tokens
+	refused  *prometheus.CounterVec
 
 	mu     sync.Mutex
 	checks map[string]Check
@@ -45,8 +50,63 @@ func NewAdmin(registry *prometheus.Registry, logger hclog.Logger) *Admin {
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, map[string]bool{"ok": true}) })
 	a.mux.HandleFunc("GET /readyz", a.readyz)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
-	a.server = &http.Server{Handler: a.mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	a.server = &http.Server{Handler: a, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	return a
+}
+
+// Protect asks for a bearer token on everything but /livez and /readyz, which balancers and supervisors ask without one. Tokens gives those that
+// are known when a request comes; nil: nobody is asked then.
+func (a *Admin) Protect(registry prometheus.Registerer, tokens func() *credential.Tokens) {
+	a.tokens = tokens
+	a.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "admin_requests_refused_total", Help: "Requests to the admin listener without a token that is known."}, []string{"reason"})
+	registry.MustRegister(a.refused)
+	for _, reason := range []string{reasonNoToken, reasonMalformed, reasonWrongToken} {
+		a.refused.WithLabelValues(reason)
+	}
+}
+
+// Why a request was refused.
+const (
+	reasonNoToken    = "token_missing"
+	reasonMalformed  = "token_malformed"
+	reasonWrongToken = "token_wrong"
+)
+
+// ServeHTTP implements http.Handler.
+func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	reason := a.whyRefused(r)
+	if reason == "" {
+		a.mux.ServeHTTP(w, r)
+		return
+	}
+	a.refused.WithLabelValues(reason).Inc()
+	a.logger.Warn("caller refused", "event", "caller_refused", "reason", reason, "call", fmt.Sprintf("%s %.200s", r.Method, r.URL.Path), "remote", r.RemoteAddr)
+	w.Header().Set("WWW-Authenticate", "Bearer")
+	writeJSON(w, http.StatusUnauthorized, map[string]string{"message": "send a token of admin.token_file as Authorization: Bearer TOKEN (" + reason + ")"})
+}
+
+// whyRefused is empty for a request that may be answered.
+func (a *Admin) whyRefused(r *http.Request) string {
+	if a.tokens == nil || r.URL.Path == "/livez" || r.URL.Path == "/readyz" {
+		return ""
+	}
+	tokens, values := a.tokens(), r.Header.Values("Authorization")
+	switch {
+	case tokens == nil:
+		return ""
+	case len(values) == 0:
+		return reasonNoToken
+	case len(values) > 1:
+		return reasonMalformed
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	switch {
+	case !strings.EqualFold(scheme, "bearer") || !credential.ValidToken(token):
+		return reasonMalformed
+	case !tokens.Has(token):
+		return reasonWrongToken
+	}
+	return ""
 }
 
 // AddCheck adds a readiness check under a name that appears in the answer.

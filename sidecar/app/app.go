@@ -6,18 +6,19 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"fenceline/internal/credential"
 	"fenceline/internal/daemon"
 	"fenceline/internal/httpserver"
 	"fenceline/internal/postgres"
+	"fenceline/internal/tracing"
 	"fenceline/sidecar/admin"
 	"fenceline/sidecar/config"
 	"fenceline/sidecar/gate"
@@ -57,6 +58,8 @@ type generation struct {
 	backing *backing
 	store   checkedStore
 	tls     *tlsConfigs
+	// adminTokens are asked for on the admin listener; nil: nobody is asked.
+	adminTokens *credential.Tokens
 }
 
 func (g *generation) parts() proxy.Parts {
@@ -110,9 +113,6 @@ func (a *App) Failed() <-chan error { return a.failed }
 // starting. A store that may forget marks, or whose tables don't fit, keeps it from starting; and so does a mark file that isn't there or isn't in order.
 func (a *App) Start(ctx context.Context) error {
 	g := a.generation()
-	if err := checkAdminBind(g.cfg); err != nil {
-		return err
-	}
 	if err := g.complete(ctx, nil); err != nil {
 		return err
 	}
@@ -133,10 +133,14 @@ func (a *App) Start(ctx context.Context) error {
 		a.recordRejections(ctx, g.cfg, registry)
 		data.RecordTo(a.recorder.Record)
 	}
+	if err := a.trace(ctx, g.cfg, registry, data); err != nil {
+		return err
+	}
 	a.data = proxy.NewSwitch(data)
 	a.startGate(ctx, g)
 	a.cleanups.Push("upstream connections", func(context.Context) error { a.data.Current().Close(); return nil })
 	a.admin = daemon.NewAdmin(registry, a.logger)
+	a.admin.Protect(registry, func() *credential.Tokens { return a.generation().adminTokens })
 	a.admin.AddCheck("store", func(ctx context.Context) error { return a.generation().store.Check(ctx) })
 	if a.gate != nil {
 		a.admin.AddCheck("register", func(context.Context) error { return a.gate.Alive() })
@@ -153,12 +157,29 @@ func (a *App) Start(ctx context.Context) error {
 	return nil
 }
 
+// trace exports spans where the configuration says whereto.
+func (a *App) trace(ctx context.Context, cfg *config.Config, registry *prometheus.Registry, data *proxy.Proxy) error {
+	if cfg.Tracing.Endpoint == nil {
+		return nil
+	}
+	tracer, err := tracing.Open(ctx, tracing.Config{Endpoint: cfg.Tracing.Endpoint, Service: "sidecar", Instance: cfg.ID, Registry: registry, Logger: a.logger})
+	if err != nil {
+		return fmt.Errorf("tracing.endpoint: %w", err)
+	}
+	a.cleanups.Push("spans", tracer.Stop)
+	data.TraceTo(tracer)
+	return nil
+}
+
 // complete builds what a configuration needs, on the given backing or on one of its own.
 func (g *generation) complete(ctx context.Context, on *backing) (err error) {
 	if g.rules, err = policy.New(g.cfg); err != nil {
 		return err
 	}
 	if g.tls, err = openTLS(g.cfg); err != nil {
+		return err
+	}
+	if g.adminTokens, err = openAdminTokens(g.cfg.Admin); err != nil {
 		return err
 	}
 	g.backing = on
@@ -246,16 +267,4 @@ func (a *App) Stop(ctx context.Context) error {
 		}
 	}
 	return a.cleanups.Run(ctx)
-}
-
-// checkAdminBind keeps the admin listener to this machine: it asks nobody who they are.
-func checkAdminBind(cfg *config.Config) error {
-	host, _, err := net.SplitHostPort(cfg.Admin.Listen)
-	if err != nil || host == "localhost" || strings.HasPrefix(cfg.Admin.Listen, "unix:") {
-		return nil //nolint:nilerr // a unix socket
-	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return fmt.Errorf("admin.listen %s: anybody who reaches this address could read the configuration and the marks; bind to loopback or a unix socket", cfg.Admin.Listen)
-	}
-	return nil
 }

@@ -75,6 +75,18 @@ func upstreamTLS(u config.Upstream) (*tls.Config, error) {
 	return client, nil
 }
 
+// openAdminTokens reads who may use the admin listener; nil where nobody is asked.
+func openAdminTokens(c config.Admin) (*credential.Tokens, error) {
+	if c.TokenFile == "" {
+		return nil, nil //nolint:nilnil // nobody is asked, which is no error
+	}
+	source, err := credential.Open("admin.token_file", credential.ParseTokens, credential.File{Path: c.TokenFile, Private: true})
+	if err != nil {
+		return nil, err
+	}
+	return source.Current(), nil
+}
+
 // errNoTLS can't be: whether clients speak TLS changes with a restart only.
 var errNoTLS = errors.New("no certificate")
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -28,6 +29,7 @@ type Config struct {
 	Unmatched Unmatched
 	Limits    Limits
 	Shutdown  Shutdown
+	Tracing   Tracing
 	// RejectionsKept is how long rows of fence.rejection stay.
 	RejectionsKept time.Duration
 	// SecretFiles are the files that secrets were read from, and those of certificates (*_file).
@@ -35,7 +37,22 @@ type Config struct {
 }
 
 // Admin is the listener for health, metrics and operators.
-type Admin struct{ Listen string }
+type Admin struct {
+	Listen    string
+	TokenFile string // bearer tokens, one a line; empty: nobody is asked, and others than this machine can't reach it
+}
+
+// BeyondThisMachine says whether others than this machine's processes can reach the listener.
+func (a Admin) BeyondThisMachine() bool {
+	if strings.HasPrefix(a.Listen, "unix:") || strings.HasPrefix(a.Listen, "systemd:") {
+		return false // the socket's mode, or the unit's, says who may
+	}
+	host, _, err := net.SplitHostPort(a.Listen)
+	return err == nil && !isLoopback(host)
+}
+
+// Tracing says where spans go.
+type Tracing struct{ Endpoint *url.URL } // OTLP over HTTP; nil: nowhere
 
 // ListenTLS names the files, in PEM, for TLS with clients; all empty for plain HTTP.
 type ListenTLS struct {

@@ -95,7 +95,7 @@ func (s section) config() *Config {
 		ID:        s.id(),
 		Listen:    s.listen("listen", defaultListen),
 		ListenTLS: s.sub("listen_tls").listenTLS(),
-		Admin:     Admin{Listen: s.sub("admin").listen("listen", defaultAdminListen)},
+		Admin:     s.sub("admin").admin(),
 		Upstream:  s.sub("upstream").upstream(),
 		Store:     s.sub("store").store(),
 		Token:     s.sub("token").token(),
@@ -103,6 +103,7 @@ func (s section) config() *Config {
 		Forwarded: s.sub("forwarded").forwarded(),
 		Unmatched: choice(s, "unmatched", UnmatchedReject, []Unmatched{UnmatchedReject, UnmatchedPass}, nil),
 		Limits:    s.sub("limits").limits(),
+		Tracing:   s.sub("tracing").tracing(),
 	}
 	shutdown := s.sub("shutdown")
 	c.Shutdown = Shutdown{

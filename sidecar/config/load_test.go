@@ -150,6 +150,10 @@ func TestWrongTypesAndValuesAreRefused(t *testing.T) {
 		{"id: s1", "listen: 127.0.0.1", "listen", "host:port"},
 		{"id: s1", "listen: 127.0.0.1:70000", "listen", "host:port"},
 		{"id: s1", "listen: 127.0.0.1:http", "listen", "host:port"},
+		{"id: s1", "admin: { listen: \":9081\" }", "admin.listen", "others can reach this address"},
+		{"id: s1", "admin: { listen: 10.0.0.1:9081 }", "admin.listen", "or give token_file"},
+		{"id: s1", "tracing: { endpoint: 127.0.0.1:4318 }", "tracing.endpoint", "want http://host:port"},
+		{"id: s1", "tracing: { endpoint: \"http://u:hunter2@h:4318\" }", "tracing.endpoint", "want http://host:port"},
 		{"id: s1", "listen: 127.0.0.1:9081", "admin.listen", "an address of its own"},
 		{"id: s1", "unmatched: maybe", "unmatched", "want one of reject, pass"},
 		{"id: s1", "limits: { body: 1MB }", "limits.body", "a size such as"},
@@ -252,8 +256,7 @@ func TestPartsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ old, replacement, key, message string }{
 		{"order: admissions", "order: admissions\n    ownership: exclusive", "guards[0].ownership", "unsupported in this version: guards[0].ownership: exclusive; write ownership: shared"},
-		{"id: s1", "tracing: { endpoint: http://h }", "tracing.endpoint", "unsupported in this version: tracing.endpoint; remove the key"},
-		{"id: s1", "admin: { token_file: /x }", "admin.token_file", "unsupported in this version: admin.token_file; remove the key"},
+		{"id: s1", "token: { grant_keys_file: /x }", "token.grant_keys_file", "unsupported in this version: token.grant_keys_file; remove the key"},
 	} {
 		fault := oneFault(t, c.old, c.replacement, c.key)
 		require.Equal(t, c.message, fault.Message)
@@ -354,7 +357,7 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 func TestWarningsNameWhatIsNotProtected(t *testing.T) {
 	t.Parallel()
 	cfg, err := load(strings.NewReplacer(
-		"id: s1\n", "unmatched: pass\nadmin: { listen: \":9081\" }\n", "url: http://127.0.0.1:8080", "url: http://10.0.0.1:8080\n  allow_remote: true", "guard: account", "guard: account\n    mode: off",
+		"id: s1\n", "unmatched: pass\nadmin: { listen: \":9081\", token_file: /admin }\n", "url: http://127.0.0.1:8080", "url: http://10.0.0.1:8080\n  allow_remote: true", "guard: account", "guard: account\n    mode: off",
 	).Replace(minimal))
 	require.NoError(t, err)
 	require.True(t, cfg.IDDefault)

@@ -112,6 +112,26 @@ func (s section) file(name string) string {
 	return path
 }
 
+func (s section) admin() Admin {
+	a := Admin{Listen: s.listen("listen", defaultAdminListen), TokenFile: s.file("token_file")}
+	if a.BeyondThisMachine() && a.TokenFile == "" {
+		s.fault("listen", "others can reach this address and would read the configuration and raise marks; bind to loopback or a unix socket, or give token_file")
+	}
+	return a
+}
+
+func (s section) tracing() Tracing {
+	if !s.has("endpoint") {
+		return Tracing{}
+	}
+	parsed, err := url.Parse(s.required("endpoint"))
+	if err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Hostname() == "" || parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
+		s.fault("endpoint", "want http://host:port or https://host:port of a collector that takes OTLP over HTTP (usually port 4318)")
+		return Tracing{}
+	}
+	return Tracing{Endpoint: parsed}
+}
+
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

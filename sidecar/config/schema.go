@@ -12,7 +12,7 @@ listen_tls.certificate_file
 listen_tls.key_file
 listen_tls.client_ca_file
 admin.listen
-admin.token_file!
+admin.token_file
 upstream.url
 upstream.allow_remote
 upstream.connect_timeout
@@ -85,7 +85,7 @@ limits.wait
 shutdown.delay
 shutdown.grace
 rejections.keep
-tracing.endpoint!
+tracing.endpoint
 `
 
 // keySchema is the same as a tree.

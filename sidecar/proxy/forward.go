@@ -17,6 +17,7 @@ import (
 // forward sends the request once and passes the response on.
 func (p *Proxy) forward(ctx context.Context, e *exchange, as decision) *refusal {
 	done := p.underWay(e, as)
+	e.forwarding = p.span(e, "fence.forward")
 	response := fasthttp.AcquireResponse()
 	start := time.Now()
 	end, rest, err := p.upstream.exchange(ctx, p.trip(e), response)
@@ -79,6 +80,7 @@ func (p *Proxy) underWay(e *exchange, as decision) (done func()) {
 func (p *Proxy) settle(e *exchange, as decision, end gate.End, err error) gate.Outcome {
 	outcome := gate.Settle(end, e.unfinished())
 	e.end(outcome)
+	e.forwarded(outcome, end.Status)
 	if outcome == gate.OutcomeUnknown && as == admitted {
 		p.logger.Warn("the outcome of an admitted request is unknown", "event", "request_unsettled", "route", e.routeName(),
 			"resourceId", e.key, "token", int64(e.token), "status", end.Status, "error", err, "traceId", e.traceID)

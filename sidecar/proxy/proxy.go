@@ -12,8 +12,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"fenceline/internal/httperr"
+	"fenceline/internal/tracing"
 	"fenceline/lockd/lock"
 	"fenceline/sidecar/config"
 	"fenceline/sidecar/gate"
@@ -39,6 +41,7 @@ type Proxy struct {
 	rules    httpcheck.Rules
 	slots    chan struct{} // limits.in_flight
 	shadow   *shadow
+	tracer   *tracing.Tracer // nil: no spans
 	// record keeps a rejection for people. It never waits.
 	record func(mark.Rejection)
 	// forwardFirst is a broken order, for the test that shows that it would be noticed.
@@ -61,7 +64,7 @@ func New(parts Parts, registry prometheus.Registerer, logger hclog.Logger) *Prox
 // Next returns a proxy for another configuration that goes on with the same metrics.
 func (p *Proxy) Next(parts Parts) *Proxy {
 	next := build(parts, p.metrics, p.logger)
-	next.record = p.record
+	next.record, next.tracer = p.record, p.tracer
 	return next
 }
 
@@ -104,6 +107,9 @@ type exchange struct {
 	finish func()
 	handed bool
 	ended  bool // the gate knows the outcome
+	// spans is what the request's spans stand below, and forwarding the one that is under way.
+	spans      context.Context //nolint:containedctx // it is the place in a trace, and cancels nothing
+	forwarding trace.Span
 	// judged is what a shadowed request would have come to; empty for others.
 	judged    decision
 	bodyLimit int64 // limits.body
@@ -126,6 +132,7 @@ func (e *exchange) mode() string {
 // Handle answers one request. Its work runs under a context of its own: a client that goes away doesn't cancel a write that was admitted.
 func (p *Proxy) Handle(fast *fasthttp.RequestCtx) {
 	e := &exchange{fast: fast, traceID: httperr.TraceID(fast), finish: func() {}, bodyLimit: p.cfg.Limits.Body}
+	e.spans = p.below(e)
 	defer func() {
 		if !e.handed {
 			e.finish()
@@ -158,7 +165,7 @@ func (p *Proxy) process(e *exchange) *refusal {
 		return r
 	}
 	if e.atBarrier() {
-		return p.withPlace(e, p.passBarrier)
+		return p.withPlace(e, func(ctx context.Context, e *exchange) *refusal { return p.traced(ctx, e, p.passBarrier) })
 	}
 	if r := p.route(e); r != nil {
 		return r
@@ -231,7 +238,7 @@ func (p *Proxy) guarded(ctx context.Context, e *exchange) *refusal {
 		return p.forward(ctx, e, admitted)
 	}
 	defer e.abandon()
-	if r := p.admit(ctx, e); r != nil {
+	if r := p.traced(ctx, e, p.admit); r != nil {
 		return r
 	}
 	return p.forward(ctx, e, admitted)

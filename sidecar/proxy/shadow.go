@@ -25,7 +25,7 @@ func (p *Proxy) judge(ctx context.Context, e *exchange) {
 		e.judged, code = unavailable, "FENCE_UNAVAILABLE"
 	default:
 		e.judged = admitted
-		if r := p.admit(ctx, e); r != nil {
+		if r := p.traced(ctx, e, p.admit); r != nil {
 			e.judged, code = r.decision, r.Code
 		}
 		if e.judged == unavailable {
