@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -209,4 +212,67 @@ func TestEveryLogLineIsJSONWithTheCommonFields(t *testing.T) {
 			require.NotEmpty(t, e[field], "%s in %s", field, line)
 		}
 	}
+}
+
+func (f *fileSidecar) post(t *testing.T, path, body string) (status int, answer string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+f.admin+path, strings.NewReader(body))
+	require.NoError(t, err)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	page, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(page)
+}
+
+func TestOperatorSetsTheLogsLevel(t *testing.T) {
+	t.Parallel()
+	f := newFileSidecar(t, "http://127.0.0.1:1")
+	f.start(t)
+	for _, bad := range []string{`{"level":"loud","operator":"carol"}`, `{"level":"warn"}`, `{"level":"warn","operator":" "}`, `{"level":"warn","operator":"carol","more":1}`, `{}`, ``} {
+		status, page := f.post(t, "/log-level", bad)
+		require.Equal(t, http.StatusBadRequest, status, "%s: %s", bad, page)
+	}
+	_, page := f.adminPage(t, "/log-level")
+	require.JSONEq(t, `{"level":"info"}`, page)
+
+	// Behind a resource that isn't there: a warning, and the event of the refusal is an error.
+	faults := func() int { _, _ = f.put(t, "a", 7); return len(f.Events("upstream_failed")) }
+	f.eventually(t, "a warning", func() bool { return faults() > 0 })
+	status, page := f.post(t, "/log-level", `{"level":"error","operator":"carol"}`)
+	require.Equal(t, http.StatusOK, status, page)
+	before := len(f.Events("upstream_failed"))
+	for token := int64(100); token < 120; token++ {
+		_, _ = f.put(t, "a", token)
+	}
+	status, _ = f.put(t, "a", 8)
+	require.Equal(t, http.StatusConflict, status)
+	f.eventually(t, "an error is said", func() bool { return len(f.Events("fenced_out")) > 0 })
+	require.Len(t, f.Events("upstream_failed"), before, "warnings aren't")
+	status, page = f.post(t, "/log-level", `{"level":"debug","operator":"carol"}`)
+	require.Equal(t, http.StatusOK, status, page)
+	f.eventually(t, "both changes are said", func() bool { return len(f.Events("log_level_set")) == 2 })
+	change := f.Events("log_level_set")[1]
+	require.Equal(t, []string{"debug", "error", "carol"}, []string{change.Text("level"), change.Text("before"), change.Text("by")})
+}
+
+func TestReadinessFollowsTheResourceWhereItIsAsked(t *testing.T) {
+	t.Parallel()
+	gone := newFileSidecar(t, "http://127.0.0.1:1")
+	gone.start(t)
+	require.True(t, gone.ready(t), "by default the resource isn't asked")
+
+	server := httptest.NewServer(http.NotFoundHandler())
+	f := newFileSidecar(t, server.URL)
+	rewrite(t, f.config, strings.Replace(fileConfig, "response_timeout: 10s }", "response_timeout: 10s, readiness: connect }", 1))
+	f.start(t)
+	require.True(t, f.ready(t), f.Tail())
+	server.Close()
+	status, page := f.adminPage(t, "/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, status, page)
+	require.Contains(t, page, "the resource can't be reached")
 }

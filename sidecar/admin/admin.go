@@ -37,8 +37,8 @@ type Store interface {
 	mark.Register
 }
 
-// Register adds GET /config (secrets redacted), /routes, /marks?guard=&key= and /inflight, and POST /marks/raise and /inflight/ROW/settle. State gives what is in use when a
-// request comes.
+// Register adds GET /config (secrets redacted), /routes, /marks?guard=&key=, /inflight and /log-level, and POST /marks/raise, /inflight/ROW/settle and
+// /log-level. State gives what is in use when a request comes.
 func Register(a *daemon.Admin, logger hclog.Logger, state func() State) {
 	a.Handle("GET /config", answer(func(*http.Request) (int, any) {
 		s := state()
@@ -54,6 +54,10 @@ func Register(a *daemon.Admin, logger hclog.Logger, state func() State) {
 		}
 		return http.StatusOK, map[string]any{"routes": routes, "unmatched": s.Config.Unmatched}
 	}))
+	a.Handle("GET /log-level", answer(func(*http.Request) (int, any) {
+		return http.StatusOK, map[string]string{"level": logger.GetLevel().String()}
+	}))
+	a.Handle("POST /log-level", answer(func(r *http.Request) (int, any) { return setLevel(r, logger) }))
 	a.Handle("GET /marks", answer(func(r *http.Request) (int, any) { return readMark(r, state()) }))
 	a.Handle("GET /inflight", answer(func(r *http.Request) (int, any) { return listInFlight(r, state()) }))
 	a.Handle("POST /inflight/{row}/settle", answer(func(r *http.Request) (int, any) { return settleRow(r, state(), logger) }))

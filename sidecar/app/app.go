@@ -142,6 +142,9 @@ func (a *App) Start(ctx context.Context) error {
 	a.admin = daemon.NewAdmin(registry, a.logger)
 	a.admin.Protect(registry, func() *credential.Tokens { return a.generation().adminTokens })
 	a.admin.AddCheck("store", func(ctx context.Context) error { return a.generation().store.Check(ctx) })
+	if g.cfg.Upstream.Readiness == config.ReadinessConnect {
+		a.admin.AddCheck("upstream", func(ctx context.Context) error { return a.data.Current().Reachable(ctx) })
+	}
 	if a.gate != nil {
 		a.admin.AddCheck("register", func(context.Context) error { return a.gate.Alive() })
 	}

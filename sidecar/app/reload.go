@@ -200,6 +200,7 @@ func needsRestart(old, next *config.Config) error {
 	differs("listen", old.Listen == next.Listen)
 	differs("listen_tls (on or off)", old.ListenTLS.On() == next.ListenTLS.On())
 	differs("admin.listen", old.Admin.Listen == next.Admin.Listen)
+	differs("upstream.readiness", old.Upstream.Readiness == next.Upstream.Readiness)
 	differs("tracing.endpoint", reflect.DeepEqual(old.Tracing, next.Tracing))
 	differs("limits.head", old.Limits.Head == next.Limits.Head)
 	differs("limits.connections", old.Limits.Connections == next.Limits.Connections)

@@ -79,8 +79,18 @@ type Upstream struct {
 	AllowRemote     bool          // the host may be other than loopback
 	ConnectTimeout  time.Duration // bounds one dial
 	ResponseTimeout time.Duration // after this the outcome of a sent request is unknown
+	Readiness       Readiness
 	IdleTimeout     time.Duration // between two pieces of a response that is passed on while it arrives
 }
+
+// Readiness says whether the sidecar is ready only while its resource takes connections.
+type Readiness string
+
+// The kinds of readiness.
+const (
+	ReadinessNone    Readiness = "none"    // the resource isn't asked
+	ReadinessConnect Readiness = "connect" // it must take a connection
+)
 
 // Dial gives network and address of the resource, as net.Dial takes them.
 func (u Upstream) Dial() (network, address string) {

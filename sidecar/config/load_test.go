@@ -76,7 +76,7 @@ func TestEveryDefaultIsFilledIn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &Config{
 		ID: "s1", Listen: "127.0.0.1:8081", Admin: Admin{Listen: "127.0.0.1:9081"},
-		Upstream: Upstream{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8080"}, ConnectTimeout: time.Second, ResponseTimeout: 10 * time.Second, IdleTimeout: time.Minute},
+		Upstream: Upstream{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8080"}, ConnectTimeout: time.Second, ResponseTimeout: 10 * time.Second, IdleTimeout: time.Minute, Readiness: ReadinessNone},
 		Store: Store{Postgres: Postgres{
 			URL: "postgres://u:hunter2@127.0.0.1/paydb", ListenURL: "postgres://u:hunter2@127.0.0.1/paydb", MaxConns: 8, Timeout: 500 * time.Millisecond, QueryMode: "cache_describe",
 		}},

@@ -37,6 +37,7 @@ func (s section) upstream() Upstream {
 		AllowRemote:     s.boolean("allow_remote", false),
 		ConnectTimeout:  s.duration("connect_timeout", defaultConnectTimeout, time.Millisecond, time.Minute),
 		ResponseTimeout: s.duration("response_timeout", defaultResponseTimeout, time.Millisecond, time.Hour),
+		Readiness:       choice(s, "readiness", ReadinessNone, []Readiness{ReadinessNone, ReadinessConnect}, nil),
 		IdleTimeout:     s.duration("idle_timeout", defaultIdleTimeout, time.Millisecond, 24*time.Hour),
 	}
 	text := s.required("url")

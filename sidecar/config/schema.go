@@ -18,6 +18,7 @@ upstream.allow_remote
 upstream.connect_timeout
 upstream.response_timeout
 upstream.idle_timeout
+upstream.readiness
 upstream.tls.ca_file
 upstream.tls.certificate_file
 upstream.tls.key_file

@@ -144,19 +144,35 @@ func (u *upstream) connect(ctx context.Context) (*upstreamConn, error) {
 		}
 		_ = conn.Close()
 	}
+	conn, err := u.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &upstreamConn{Conn: conn}
+	c.reader = bufio.NewReaderSize(c, u.headLimit)
+	return c, nil
+}
+
+// dial opens a connection; with TLS its handshake is done.
+func (u *upstream) dial(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: u.connectTimeout}
 	conn, err := dialer.DialContext(ctx, u.network, u.address)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	if u.tls != nil {
-		if conn, err = u.handshake(ctx, conn); err != nil {
-			return nil, err
-		}
+	if u.tls == nil {
+		return conn, nil
 	}
-	c := &upstreamConn{Conn: conn}
-	c.reader = bufio.NewReaderSize(c, u.headLimit)
-	return c, nil
+	return u.handshake(ctx, conn)
+}
+
+// Reachable says whether the resource takes a connection now, which is closed at once.
+func (p *Proxy) Reachable(ctx context.Context) error {
+	conn, err := p.upstream.dial(ctx)
+	if err != nil {
+		return fmt.Errorf("the resource can't be reached: %w", err)
+	}
+	return conn.Close()
 }
 
 // handshake begins TLS. Until it has succeeded nothing of a request has been sent.
