@@ -75,16 +75,21 @@ func CheckContract(ctx context.Context, q Querier, c Contract) error {
 	return nil
 }
 
-const recoveryState = `SELECT pg_catalog.pg_is_in_recovery()`
+// writability asks for both ways of taking no writes: a standby takes none, and a server whose default says so takes none either, which is how hosted
+// servers protect themselves when their disk is nearly full.
+const writability = `SELECT pg_catalog.pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'`
 
-// CheckWritable refuses a server in recovery: a standby would answer reads and lose writes.
+// CheckWritable refuses a server that would answer reads and lose writes: one in recovery, or one whose transactions are read-only by default.
 func CheckWritable(ctx context.Context, q Querier) error {
-	var inRecovery bool
-	if err := q.QueryRow(ctx, recoveryState).Scan(&inRecovery); err != nil {
+	var inRecovery, readOnly bool
+	if err := q.QueryRow(ctx, writability).Scan(&inRecovery, &readOnly); err != nil {
 		return fmt.Errorf("read recovery state: %w", Classify(ctx, err))
 	}
-	if inRecovery {
+	switch {
+	case inRecovery:
 		return fmt.Errorf("%w: the server is in recovery (a standby)", ErrReadOnly)
+	case readOnly:
+		return fmt.Errorf("%w: transactions are read-only by default (default_transaction_read_only)", ErrReadOnly)
 	}
 	return nil
 }

@@ -280,3 +280,15 @@ func TestContractTellsAnotherDatabaseFromAnOldOne(t *testing.T) {
 	require.NoError(t, exec(t, pool, "DELETE FROM schema_contract"))
 	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, contract), "is empty")
 }
+
+// A server that is set to take no writes would be found out by the first write only: 25006. It isn't ready.
+func TestServerWhoseTransactionsAreReadOnlyIsNotWritable(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.Database(t)
+	require.NoError(t, postgres.CheckWritable(t.Context(), open(t, owner)))
+	readOnly := open(t, owner+"&options=-c%20default_transaction_read_only%3Don")
+	require.ErrorIs(t, exec(t, readOnly, "CREATE TABLE t (n int)"), postgres.ErrReadOnly)
+	err := postgres.CheckWritable(t.Context(), readOnly)
+	require.ErrorIs(t, err, postgres.ErrReadOnly)
+	require.ErrorContains(t, err, "default_transaction_read_only")
+}
