@@ -82,3 +82,56 @@ func registersBehindAnEqualToken(t *testing.T, owner string, s *pgmark.Store) {
 
 const advisoryWaits = `
 SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
+
+// loses lets every transaction that writes a mark of the rail lose against a concurrent one, so often. A sequence counts, since no rollback takes that back.
+func loses(t *testing.T, owner string, times string) {
+	t.Helper()
+	_, err := pgtest.Connect(t, owner).Exec(t.Context(), `
+CREATE SEQUENCE lost;
+CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF nextval('lost') <= TG_ARGV[0]::int THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER lose AFTER INSERT OR UPDATE ON rail_high_water FOR EACH ROW EXECUTE FUNCTION lose(`+times+`)`)
+	require.NoError(t, err)
+}
+
+// A transaction that the server rolls back in favour of another one has done nothing, so it runs again, whole; a client needn't be sent away for that. It doesn't
+// do so for ever.
+func TestAdmissionThatLosesAgainstAConcurrentOneRunsAgain(t *testing.T) {
+	t.Parallel()
+	for times, works := range map[string]bool{"2": true, "1000000": false} {
+		for _, order := range []string{"admissions", "effects"} {
+			t.Run(order+"/"+times, func(t *testing.T) {
+				t.Parallel()
+				owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+				env := newEnv(t, owner)
+				key, err := env.NewKey(t.Context())
+				require.NoError(t, err)
+				store := sidecar(t, pgtest.Login(t, owner, "fence_rail"), "", "one", column())
+				require.NoError(t, store.Begin(t.Context()))
+				loses(t, owner, times)
+				var decision mark.Decision
+				admission := mark.Admission{Guard: "rail", Key: key, Token: 5, Newer: true}
+				if order == "admissions" {
+					decision, err = env.Admit(t.Context(), admission)
+				} else {
+					var registration mark.Registration
+					admission.Guard = "hold"
+					registration, err = store.Register(t.Context(), mark.Entry{Admission: admission, Raise: 5, Route: "r"})
+					decision = registration.Decision
+				}
+				if works {
+					require.NoError(t, err)
+					require.Equal(t, mark.Admitted, decision.Verdict)
+				} else {
+					require.ErrorIs(t, err, mark.ErrUnavailable)
+				}
+				highest, _, err := env.Read(t.Context(), "rail", key)
+				require.NoError(t, err)
+				require.Equal(t, works, highest == 5, "%d", highest)
+			})
+		}
+	}
+}

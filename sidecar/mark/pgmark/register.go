@@ -58,10 +58,19 @@ func (s *Store) newGroups(g guard) *grouped.Grouper[asked, mark.Registration] {
 	return q
 }
 
-// register runs a group's transaction and gives its members what came of it, unless it failed. A group of one that goes alone waits for locks, all others take what is free.
+// register runs a group's transaction and gives its members what came of it, unless it failed. One that is a group by itself runs again when it lost against a
+// concurrent transaction; of several each then goes alone.
 func (s *Store) register(ctx context.Context, g guard, group []*registering, alone bool) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	if len(group) > 1 {
+		return s.registerOnce(ctx, g, group, alone)
+	}
+	return again(ctx, func() error { return s.registerOnce(ctx, g, group, alone) })
+}
+
+// registerOnce: a group of one that goes alone waits for locks, all others take what is free.
+func (s *Store) registerOnce(ctx context.Context, g guard, group []*registering, alone bool) error {
 	p := parameters(group)
 	life := s.lives.current()
 	batch := &pgx.Batch{}

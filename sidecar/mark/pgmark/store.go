@@ -119,7 +119,11 @@ func (s *Store) Raise(ctx context.Context, guardName, key string, token lock.Tok
 }
 
 func (s *Store) decide(ctx context.Context, g guard, statement string, a mark.Admission, maxJump int64) (mark.Decision, error) {
-	admitted, err := s.raise(ctx, statement, a, maxJump)
+	var admitted bool
+	err := again(ctx, func() (err error) {
+		admitted, err = s.raise(ctx, statement, a, maxJump)
+		return err
+	})
 	switch {
 	case err != nil:
 		return s.fault(ctx, err)
@@ -127,6 +131,20 @@ func (s *Store) decide(ctx context.Context, g guard, statement string, a mark.Ad
 		return mark.Decision{Verdict: mark.Admitted}, nil
 	}
 	return s.explain(ctx, g, a, maxJump)
+}
+
+// attempts is how often a transaction runs that loses against a concurrent one.
+const attempts = 3
+
+// again runs a whole transaction once more when the server has rolled it back in favour of a concurrent one (40001, 40P01): nothing of it is there, so
+// that is as safe as the first time. ctx bounds all attempts together.
+func again(ctx context.Context, run func() error) (err error) {
+	for range attempts {
+		if err = run(); !errors.Is(postgres.Classify(ctx, err), postgres.ErrSerialization) {
+			break
+		}
+	}
+	return err
 }
 
 // raise runs the conditional statement and its settings as one pipeline with one Sync, hence as one transaction: when the pipeline
