@@ -61,3 +61,10 @@ func (p *Proxy) Mend() error {
 	}
 	return nil
 }
+
+// Lead closes every connection and takes new ones to another server from now on.
+func (p *Proxy) Lead(upstream string) error {
+	p.proxy.Stop()
+	p.proxy.Upstream = upstream
+	return p.Mend()
+}
