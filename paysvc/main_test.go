@@ -66,9 +66,9 @@ func run(t *testing.T, env []string, args ...string) (code int, output string) {
 }
 
 // resource starts the payment-resource on ports of its own and returns the base URLs of API and admin listener.
-func resource(t *testing.T, databaseURL string) (p *process.Process, api, admin string) {
+func resource(t *testing.T, databaseURL string, flags ...string) (p *process.Process, api, admin string) {
 	t.Helper()
-	p = start(t, []string{"PAYSVC_DATABASE_URL=" + databaseURL}, "resource", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--startup-timeout", "200ms")
+	p = start(t, []string{"PAYSVC_DATABASE_URL=" + databaseURL}, append([]string{"resource", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--startup-timeout", "200ms"}, flags...)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	address, err := p.Address(ctx, "api")

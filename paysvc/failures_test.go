@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fenceline/internal/pgserver/pgtest"
+	"fenceline/internal/postgres/failuretest"
+	"fenceline/migrations"
+	"fenceline/paysvc/payapi"
+)
+
+// Answers of a payment-resource whose database fails.
+var (
+	payDone    = failuretest.Answer{Status: http.StatusOK}
+	payNothing = failuretest.Answer{Status: http.StatusServiceUnavailable, Code: payapi.CodeStoreUnavailable}
+	payUnknown = failuretest.Answer{Status: http.StatusServiceUnavailable, Code: payapi.CodeOutcomeUnknown, Outcome: "unknown"}
+)
+
+// payFailures is the table of docs/failures.md.
+func payFailures(calls ...string) []failuretest.Row {
+	var table []failuretest.Row
+	for _, call := range calls {
+		table = append(table, []failuretest.Row{
+			{Fault: failuretest.EndedInStatement(), Call: call, Want: payNothing},
+			{Fault: failuretest.EndedInCommit(), Call: call, Want: payUnknown},
+			{Fault: failuretest.CutInStatement(), Call: call, Want: payNothing, During: "database unavailable"},
+			{Fault: failuretest.CutInCommit(), Call: call, Want: payUnknown, During: "database unavailable"},
+			{Fault: failuretest.Deadlock(), Call: call, Want: payDone},
+			{Fault: failuretest.LostOnce(), Call: call, Want: payDone},
+			{Fault: failuretest.LostAlways(), Call: call, Want: payNothing},
+		}...)
+	}
+	return append(table, []failuretest.Row{
+		{Fault: failuretest.ReadOnly(), Call: calls[0], Want: payNothing, During: "read-only"},
+		{Fault: failuretest.NoConnections(), Call: calls[0], Want: payNothing, During: "database unavailable"},
+	}...)
+}
+
+// payTimeouts are those that last as long as the store's time-out.
+func payTimeouts() []failuretest.Row {
+	return []failuretest.Row{
+		{Fault: failuretest.StatementTimeout(), Call: "post", Want: payNothing},
+		{Fault: failuretest.LockTimeout(), Call: "post", Want: payNothing},
+		{Fault: failuretest.PoolExhausted(), Call: "claim", Want: payNothing, During: "timed out"},
+	}
+}
+
+func TestResourceInEachFailureOfItsDatabase(t *testing.T) {
+	t.Parallel()
+	t.Run("fenced", func(t *testing.T) {
+		t.Parallel()
+		resourceMeets(t, "payapp_fenced", payFailures("claim", "post"), "--fencing-enabled", "--store-timeout", "2s")
+	})
+	// A posting in plain mode is two transactions on purpose; what becomes of it in between is another test's.
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		resourceMeets(t, "payapp", payFailures("claim"), "--store-timeout", "2s")
+	})
+}
+
+func TestResourceWhoseDatabaseTakesTooLong(t *testing.T) {
+	t.Parallel()
+	resourceMeets(t, "payapp_fenced", payTimeouts(), "--fencing-enabled", "--store-timeout", "700ms")
+}
+
+func resourceMeets(t *testing.T, role string, table []failuretest.Row, flags ...string) {
+	t.Helper()
+	owner := pgtest.Database(t, migrations.PayDB(), migrations.SeedPayDB())
+	b := failuretest.New(t, owner, pgtest.Login(t, owner, role))
+	d := resourceOn(t, b, flags...)
+	for _, row := range table {
+		require.NoError(t, b.Meet(t.Context(), d, row))
+	}
+}
+
+// payoutOf is the id of the n-th payout.
+func payoutOf(n int) string { return fmt.Sprintf("00000000-0000-4000-b000-%012d", n) }
+
+// accountOf is its account: the next payout is another account's.
+func accountOf(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", 101+n%6) }
+
+// resourceOn starts a payment-resource on the bench's database. Its n-th change is about the n-th payout, under the token n.
+func resourceOn(t *testing.T, b *failuretest.Bench, flags ...string) failuretest.Daemon {
+	t.Helper()
+	_, api, admin := resource(t, b.Login, append(flags, "--max-conns", "2")...)
+	send := func(ctx context.Context, n int, path, body string) (failuretest.Answer, error) {
+		answer, _, err := failuretest.Send(ctx, http.MethodPost, api+path, body,
+			payapi.HeaderOwner, "worker", payapi.HeaderToken, fmt.Sprint(n), payapi.HeaderIdempotencyKey, "payout-"+payoutOf(n))
+		return answer, err
+	}
+	claim := func(ctx context.Context, n int) (failuretest.Answer, error) {
+		return send(ctx, n, "/v1/payouts/"+payoutOf(n)+"/claim", `{"expectedState":"PENDING"}`)
+	}
+	pending := func(ctx context.Context, n int) error {
+		return b.Exec(ctx, `INSERT INTO payout (payout_id, account_id, amount_minor, currency, state, idempotency_key)
+			VALUES ($1, $2, 1, 'EUR', 'PENDING', $3)`, payoutOf(n), accountOf(n), "made-"+payoutOf(n))
+	}
+	acked := func(ctx context.Context, n int) error {
+		if err := pending(ctx, n); err != nil {
+			return err
+		}
+		answer, err := claim(ctx, n)
+		if err == nil && answer != payDone {
+			err = fmt.Errorf("no claim: %s", answer)
+		}
+		if err != nil {
+			return err
+		}
+		return b.Exec(ctx, "UPDATE payout SET state = 'RAIL_ACKED' WHERE payout_id = $1", payoutOf(n))
+	}
+	return failuretest.Daemon{Name: "payment-resource", Admin: admin, MaxConns: 2, Calls: map[string]failuretest.Call{
+		"claim": {Table: "payout", Prepare: pending, Send: claim, Effect: func(ctx context.Context, n int) (failuretest.Effect, error) {
+			var claimed, remembered bool
+			err := b.Row(ctx, `SELECT state = 'CLAIMED' AND claim_token = $2::bigint AND attempt_count = 1,
+				EXISTS (SELECT FROM request_ledger WHERE operation = 'claim' AND key = 'payout-' || $1) FROM payout WHERE payout_id = $1::text::uuid`,
+				[]any{payoutOf(n), n}, &claimed, &remembered)
+			return failuretest.All(claimed, remembered), err
+		}},
+		"post": {
+			Table: "ledger_entry", Prepare: acked,
+			Send: func(ctx context.Context, n int) (failuretest.Answer, error) {
+				return send(ctx, n, "/v1/payouts/"+payoutOf(n)+"/post", `{"railReference":"rail-1","submissionId":"`+uuid.NewString()+`"}`)
+			},
+			Effect: func(ctx context.Context, n int) (failuretest.Effect, error) {
+				// The money itself is judged over all accounts: each balance is the sum of its entries.
+				var posted, debited, credited, remembered, told, balanced bool
+				err := b.Row(ctx, `SELECT state = 'POSTED',
+					(SELECT count(*) FROM ledger_entry e WHERE e.payout_id = p.payout_id AND direction = 'DEBIT') = 1,
+					(SELECT count(*) FROM ledger_entry e WHERE e.payout_id = p.payout_id AND direction = 'CREDIT') = 1,
+					EXISTS (SELECT FROM request_ledger WHERE operation = 'post' AND key = 'payout-' || $1),
+					EXISTS (SELECT FROM outbox o WHERE o.payout_id = p.payout_id AND event_type = 'payout.posted'),
+					NOT EXISTS (SELECT FROM account a WHERE balance_minor <> (SELECT coalesce(sum(CASE direction WHEN 'CREDIT' THEN e.amount_minor ELSE -e.amount_minor END), 0)
+						FROM ledger_entry e WHERE e.account_id = a.account_id))
+					FROM payout p WHERE payout_id = $1::text::uuid`,
+					[]any{payoutOf(n)}, &posted, &debited, &credited, &remembered, &told, &balanced)
+				if !balanced {
+					return failuretest.Part, err
+				}
+				return failuretest.All(posted, debited, credited, remembered, told), err
+			},
+		},
+	}}
+}

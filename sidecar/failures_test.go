@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fenceline/internal/pgserver/pgtest"
+	"fenceline/internal/postgres/failuretest"
+	"fenceline/migrations"
+)
+
+// Answers of a sidecar whose database fails. Whatever becomes of the mark, a request that isn't admitted isn't forwarded.
+var (
+	fenceDone        = failuretest.Answer{Status: http.StatusOK}
+	fenceUnavailable = failuretest.Answer{Status: http.StatusServiceUnavailable, Code: "FENCE_UNAVAILABLE", Outcome: "not_sent"}
+	fenceBusy        = failuretest.Answer{Status: http.StatusServiceUnavailable, Code: "FENCE_BUSY", Outcome: "not_sent"}
+)
+
+// fenceFailures is the table of docs/failures.md. A row that somebody else holds is a busy key where effects are ordered.
+func fenceFailures(held failuretest.Answer) []failuretest.Row {
+	return []failuretest.Row{
+		{Fault: failuretest.EndedInStatement(), Want: fenceUnavailable},
+		{Fault: failuretest.EndedInCommit(), Want: fenceUnavailable},
+		{Fault: failuretest.CutInStatement(), Want: fenceUnavailable, During: "database unavailable"},
+		{Fault: failuretest.CutInCommit(), Want: fenceUnavailable, During: "database unavailable"},
+		{Fault: failuretest.ReadOnly(), Want: fenceUnavailable, During: "read-only"},
+		{Fault: failuretest.NoConnections(), Want: fenceUnavailable, During: "database unavailable"},
+		{Fault: failuretest.Deadlock(), Want: fenceDone},
+		{Fault: failuretest.LostOnce(), Want: fenceDone},
+		{Fault: failuretest.LostAlways(), Want: fenceUnavailable},
+		{Fault: failuretest.LockTimeout(), Want: held},
+	}
+}
+
+// fenceTimeouts are those that last as long as the store's time-out. That bounds the wait for a connection, too, so a probe of /readyz outlasts it.
+func fenceTimeouts() []failuretest.Row {
+	return []failuretest.Row{
+		{Fault: failuretest.StatementTimeout(), Want: fenceUnavailable},
+		{Fault: failuretest.PoolExhausted(), Want: fenceUnavailable},
+	}
+}
+
+func TestSidecarInEachFailureOfItsDatabase(t *testing.T) {
+	t.Parallel()
+	for order, held := range map[string]failuretest.Answer{"effects": fenceBusy, "admissions": fenceUnavailable} {
+		t.Run(order, func(t *testing.T) {
+			t.Parallel()
+			sidecarMeets(t, order, "2s", fenceFailures(held))
+		})
+	}
+}
+
+func TestSidecarWhoseDatabaseTakesTooLong(t *testing.T) {
+	t.Parallel()
+	for _, order := range []string{"effects", "admissions"} {
+		t.Run(order, func(t *testing.T) {
+			t.Parallel()
+			sidecarMeets(t, order, "700ms", fenceTimeouts())
+		})
+	}
+}
+
+func sidecarMeets(t *testing.T, order, timeout string, table []failuretest.Row) {
+	t.Helper()
+	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+	b := failuretest.New(t, owner, pgtest.Login(t, owner, "fence_account"))
+	d := sidecarOn(t, b, order, timeout)
+	for _, row := range table {
+		row.Call = "write"
+		require.NoError(t, b.Meet(t.Context(), d, row))
+	}
+}
+
+// forwarded are the requests that reached a resource, by their tokens.
+type forwarded struct {
+	mu     sync.Mutex
+	tokens map[string]int
+}
+
+func (f *forwarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tokens[r.Header.Get("X-Fencing-Token")]++
+	_, _ = io.WriteString(w, "done")
+}
+
+func (f *forwarded) times(token int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.tokens[fmt.Sprint(token)]
+}
+
+// sidecarOn starts a sidecar on the bench's database. Its n-th change is a write to the n-th account under the token n.
+func sidecarOn(t *testing.T, b *failuretest.Bench, order, timeout string) failuretest.Daemon {
+	t.Helper()
+	reached := &forwarded{tokens: map[string]int{}}
+	text := strings.NewReplacer("order: admissions", "order: "+order, "timeout: 1s", "timeout: "+timeout+", max_conns: 2").Replace(configText)
+	if order == "effects" {
+		text = strings.Replace(text, "order: effects\n", "order: effects\n    unsettled: { then: hold }\n", 1)
+	}
+	s := &sidecar{Process: spawn(t, map[string]string{"PAYDB_URL": b.Login, "UPSTREAM": resource(t, reached.ServeHTTP)}, "run", "-c", write(t, text))}
+	s.listening(t)
+	account := func(n int) string { return fmt.Sprintf("00000000-0000-4000-c000-%012d", n) }
+	return failuretest.Daemon{Name: "sidecar, order: " + order, Admin: "http://" + s.admin, MaxConns: 2, Calls: map[string]failuretest.Call{"write": {
+		Table: "account",
+		Prepare: func(ctx context.Context, n int) error {
+			return b.Exec(ctx, "INSERT INTO account (account_id, currency) VALUES ($1, 'EUR')", account(n))
+		},
+		Send: func(ctx context.Context, n int) (failuretest.Answer, error) {
+			answer, _, err := failuretest.Send(ctx, http.MethodPost, "http://"+s.api+"/accounts/"+account(n), "", "X-Fencing-Token", fmt.Sprint(n), "X-Owner-Id", "worker")
+			return answer, err
+		},
+		// A mark without its request is nothing: nobody is told that it was admitted, and nothing older is any more. A request without its mark is the one thing
+		// that must not be.
+		Effect: func(ctx context.Context, n int) (failuretest.Effect, error) {
+			var marked bool
+			err := b.Row(ctx, "SELECT fence = $2 FROM account WHERE account_id = $1", []any{account(n), n}, &marked)
+			switch times := reached.times(n); {
+			case times == 0:
+				return failuretest.Nothing, err
+			case times == 1 && marked:
+				return failuretest.Whole, err
+			}
+			return failuretest.Part, err
+		},
+	}}}
+}
