@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"io"
 	"mime"
 	"net/http"
@@ -61,6 +62,8 @@ func raiseMark(r *http.Request, s State, logger hclog.Logger) (int, any) {
 	}
 	decision, err := s.Store.Raise(r.Context(), in.Guard, key, lock.Token(in.Token))
 	switch {
+	case errors.Is(err, mark.ErrStandby):
+		return http.StatusConflict, message("%s; ask that sidecar", err)
 	case err != nil:
 		return http.StatusServiceUnavailable, message("the mark store can't be used now (/readyz says why); whether the mark was raised isn't known")
 	case decision.Verdict == mark.FencedOut:

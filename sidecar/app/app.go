@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -144,6 +145,9 @@ func (a *App) Start(ctx context.Context) error {
 	a.admin.AddCheck("store", func(ctx context.Context) error { return a.generation().store.Check(ctx) })
 	if g.cfg.Upstream.Readiness == config.ReadinessConnect {
 		a.admin.AddCheck("upstream", func(ctx context.Context) error { return a.data.Current().Reachable(ctx) })
+	}
+	if slices.ContainsFunc(g.cfg.Guards, config.Guard.Exclusive) {
+		a.admin.AddCheck("ownership", func(context.Context) error { return a.standby() })
 	}
 	if a.gate != nil {
 		a.admin.AddCheck("register", func(context.Context) error { return a.gate.Alive() })

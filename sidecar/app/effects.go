@@ -45,10 +45,30 @@ func (a *App) startGate(ctx context.Context, g *generation) {
 	}
 	data := a.data.Current()
 	a.observe(g.store)
+	if database, ok := g.store.(*pgmark.Store); ok {
+		database.ObserveClaims(a.claimed)
+	}
 	a.gate = gate.New(g.store, gateOptions(g.cfg), data.Observer())
 	data.UseGate(a.gate)
 	_ = a.gate.Start(ctx) // logged; tried again
 	a.cleanups.Push("register of requests in flight", a.gate.Stop)
+}
+
+// claimed says who owns an exclusive guard from now on.
+func (a *App) claimed(c pgmark.ClaimChange) {
+	if !c.Ours {
+		a.logger.Info("guard "+c.Guard+" is served by sidecar "+c.Owner+" alone (ownership: exclusive); this one stands by", "event", "guard_standby", "guard", c.Guard, "owner", c.Owner)
+		return
+	}
+	a.logger.Info("guard "+c.Guard+" is this sidecar's own now", "event", "guard_claimed", "guard", c.Guard, "epoch", c.Epoch, "waitMillis", c.Wait.Milliseconds())
+}
+
+// standby says which guards somebody else owns.
+func (a *App) standby() error {
+	if database, ok := a.generation().store.(*pgmark.Store); ok {
+		return database.Standby()
+	}
+	return nil
 }
 
 // useGate goes on with the gate under a new configuration. The life stays the same.
@@ -71,7 +91,11 @@ func (a *App) announceEffects(g config.Guard) {
 	if g.Unsettled.Releases() {
 		unknown = "until a late response or an operator settles it, or " + g.Unsettled.After.String() + " have passed"
 	}
+	where := "across all sidecars on the same store and their crashes"
+	if g.Exclusive() {
+		where = "while this sidecar serves the guard alone. After a crash the next one lets " + g.Unsettled.After.String() + " pass, and the order holds if no request takes longer"
+	}
 	a.logger.Info("guard "+g.Name+": order of effects. While a request may still take effect, none with a newer token for its key is forwarded; after that nothing older takes effect, "+
-		"across all sidecars on the same store and their crashes. A request whose outcome is unknown blocks newer tokens "+unknown+".",
-		"event", "guard_promise", "guard", g.Name, "order", g.Order)
+		where+". A request whose outcome is unknown blocks newer tokens "+unknown+".",
+		"event", "guard_promise", "guard", g.Name, "order", g.Order, "ownership", g.Ownership)
 }

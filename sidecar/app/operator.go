@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"fenceline/lockd/lock"
@@ -74,7 +75,7 @@ const maxList = 1000
 
 // InFlight lists the requests in flight behind all sidecars on the store, the oldest first.
 func InFlight(ctx context.Context, path string, w io.Writer) error {
-	return onDatabase(ctx, path, func(ctx context.Context, _ *config.Config, store *pgmark.Store) error {
+	return onDatabase(ctx, path, func(ctx context.Context, cfg *config.Config, store *pgmark.Store) error {
 		list, err := store.Standing(ctx, "", maxList)
 		if err != nil {
 			return err
@@ -87,6 +88,9 @@ func InFlight(ctx context.Context, path string, w io.Writer) error {
 				since = s.UnsettledAt.UTC().Format("2006-01-02T15:04:05Z")
 			}
 			fmt.Fprintf(w, line, s.Row, s.Guard, s.Key, s.Token, s.Life, s.Sidecar, s.AdmittedAt.UTC().Format("2006-01-02T15:04:05Z"), since)
+		}
+		if slices.ContainsFunc(cfg.Guards, config.Guard.Exclusive) {
+			fmt.Fprintln(w, "Guards with ownership: exclusive keep theirs in their sidecar's memory: ask its admin listener (GET /inflight, POST /inflight/ROW/settle)")
 		}
 		_, err = fmt.Fprintf(w, "%d in flight\n", len(list))
 		return err

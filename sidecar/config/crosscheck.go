@@ -33,6 +33,9 @@ func (s section) crossCheck(c *Config, guards, routes []section) {
 // checkFileStore: a file has no tables and answers no queries.
 func checkFileStore(c *Config, guards, routes []section) {
 	for i, g := range c.Guards {
+		if g.Ownership == OwnershipExclusive {
+			guards[i].fault("ownership", "store.file has one sidecar anyway, and keeps what is in flight in the file; leave it out")
+		}
 		if !g.Mark.Own() {
 			guards[i].sub("mark").fault("table", "marks in store.file have no table; leave out table, key, token and updated_at")
 		}

@@ -52,17 +52,23 @@ func (l Limits) GracePeriod() time.Duration { return l.Wait + spare }
 // OrdersEffects says whether requests of this guard are registered and wait for older ones.
 func (g Guard) OrdersEffects() bool { return g.Order == OrderEffects && g.Advance == AdvanceSidecar }
 
+// Exclusive says whether one sidecar at a time serves this guard, on a store that several could use.
+func (g Guard) Exclusive() bool { return g.OrdersEffects() && g.Ownership == OwnershipExclusive }
+
 func (s section) order(g *Guard) {
 	otherwise := OrderEffects
 	if g.Advance == AdvanceResource {
 		otherwise = OrderAdmissions // the order is the resource's to keep
 	}
 	g.Order = choice(s, "order", otherwise, []Order{OrderEffects, OrderAdmissions}, nil)
-	g.Ownership = choice(s, "ownership", OwnershipShared, []Ownership{OwnershipShared}, map[Ownership]string{OwnershipExclusive: "; write ownership: shared"})
+	g.Ownership = choice(s, "ownership", OwnershipShared, []Ownership{OwnershipShared, OwnershipExclusive}, nil)
 	if g.Advance == AdvanceResource && g.Order == OrderEffects {
 		s.fault("order", "with advance: resource the order is the resource's to keep; leave order out")
 	}
 	if !g.OrdersEffects() {
+		if g.Ownership == OwnershipExclusive {
+			s.fault("ownership", "exclusive means something only with order: effects; remove it")
+		}
 		for _, name := range []string{"unsettled", "unsettled_status", "restarts_with"} {
 			if s.has(name) {
 				s.fault(name, "means something only with order: effects; remove it")
@@ -71,6 +77,9 @@ func (s section) order(g *Guard) {
 		return
 	}
 	g.Unsettled = s.unsettled()
+	if g.Ownership == OwnershipExclusive && g.Unsettled.Then == Hold {
+		s.fault("ownership", "exclusive can't hold: what was in flight when its sidecar died is known to nobody, so time alone can settle it; write unsettled.then: release, or ownership: shared")
+	}
 	g.UnsettledStatus = s.statuses("unsettled_status", []int{202, 408, 502, 503, 504})
 	g.DiesWithUs = s.has("restarts_with") && choice(s, "restarts_with", "resource", []string{"resource"}, nil) == "resource"
 }

@@ -150,6 +150,8 @@ func TestWrongTypesAndValuesAreRefused(t *testing.T) {
 		{"id: s1", "listen: 127.0.0.1", "listen", "host:port"},
 		{"id: s1", "listen: 127.0.0.1:70000", "listen", "host:port"},
 		{"id: s1", "listen: 127.0.0.1:http", "listen", "host:port"},
+		{"order: admissions", "order: admissions\n    ownership: exclusive", "guards[0].ownership", "only with order: effects"},
+		{"order: admissions", "order: effects\n    ownership: exclusive\n    unsettled: { then: hold }", "guards[0].ownership", "exclusive can't hold"},
 		{"id: s1", "admin: { listen: \":9081\" }", "admin.listen", "others can reach this address"},
 		{"id: s1", "admin: { listen: 10.0.0.1:9081 }", "admin.listen", "or give token_file"},
 		{"id: s1", "tracing: { endpoint: 127.0.0.1:4318 }", "tracing.endpoint", "want http://host:port"},
@@ -255,7 +257,6 @@ func errorsOf(faults []Fault) []error {
 func TestPartsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ old, replacement, key, message string }{
-		{"order: admissions", "order: admissions\n    ownership: exclusive", "guards[0].ownership", "unsupported in this version: guards[0].ownership: exclusive; write ownership: shared"},
 		{"id: s1", "token: { grant_keys_file: /x }", "token.grant_keys_file", "unsupported in this version: token.grant_keys_file; remove the key"},
 	} {
 		fault := oneFault(t, c.old, c.replacement, c.key)

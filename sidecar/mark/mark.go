@@ -64,6 +64,8 @@ var (
 	ErrUnavailable = errors.New("mark store is unavailable")
 	// ErrWentBack means that a mark was seen to be lower than a moment before: somebody else writes it.
 	ErrWentBack = errors.New("mark went back")
+	// ErrStandby means that another sidecar owns the guard alone.
+	ErrStandby = errors.New("this sidecar stands by")
 	// ErrAmbiguousKey means that a lookup found more than one key.
 	ErrAmbiguousKey = errors.New("lookup found more than one key")
 )

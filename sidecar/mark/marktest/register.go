@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -305,8 +306,9 @@ func OrderOfEffects(ctx context.Context, env RegisterEnv) error {
 				if got.Verdict != mark.Admitted {
 					continue
 				}
-				watch.registered(token)
-				if len(got.Older) == 0 {
+				if len(got.Older) > 0 {
+					watch.registered(token)
+				} else {
 					if err := watch.run(groupCtx, token); err != nil {
 						return err
 					}
@@ -327,7 +329,10 @@ func OrderOfEffects(ctx context.Context, env RegisterEnv) error {
 	return nil
 }
 
-// inFlight stands for the resource. The first request that it gets takes effect only after a higher one was registered, so that the two
+// meetings is how many higher requests the first one meets.
+const meetings = 40
+
+// inFlight stands for the resource. The first request that it gets takes effect only after many higher ones were registered, so that they
 // meet on every run.
 type inFlight struct {
 	mu      sync.Mutex
@@ -335,7 +340,9 @@ type inFlight struct {
 	last    lock.Token
 	ran     int
 	first   lock.Token
-	higher  chan struct{} // closed when a higher one than first was registered
+	// higher is closed when as many as meetings higher ones were registered.
+	higher   chan struct{}
+	meetings int
 }
 
 func newInFlight() *inFlight { return &inFlight{higher: make(chan struct{})} }
@@ -346,15 +353,18 @@ func (f *inFlight) count() int {
 	return f.ran
 }
 
+// registered is for requests that were registered and have to wait.
 func (f *inFlight) registered(token lock.Token) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.came(token)
+}
+
+func (f *inFlight) came(token lock.Token) {
 	if f.first == 0 || token <= f.first {
 		return
 	}
-	select {
-	case <-f.higher:
-	default:
+	if f.meetings++; f.meetings == meetings {
 		close(f.higher)
 	}
 }
@@ -373,6 +383,7 @@ func (f *inFlight) run(ctx context.Context, token lock.Token) error {
 	}
 	f.last, f.ran = token, f.ran+1
 	f.running = append(f.running, token)
+	f.came(token)
 	isFirst := f.first == 0
 	if isFirst {
 		f.first = token
@@ -394,6 +405,7 @@ func (f *inFlight) pause(ctx context.Context, untilHigher bool) {
 		select {
 		case <-f.higher:
 		case <-ctx.Done():
+		case <-time.After(5 * time.Second): // nobody comes
 		}
 	}
 	for range 50 {

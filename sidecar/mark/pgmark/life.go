@@ -76,7 +76,8 @@ ON CONFLICT (guard) DO UPDATE SET definition = EXCLUDED.definition, updated_at =
 	// forgetLives keeps the table small.
 	forgetLives = `
 DELETE FROM fence.sidecar AS s
- WHERE s.ended_at < now() - interval '1 day' AND NOT EXISTS (SELECT FROM fence.inflight AS f WHERE f.life = s.life)`
+ WHERE s.ended_at < now() - interval '1 day' AND NOT EXISTS (SELECT FROM fence.inflight AS f WHERE f.life = s.life)
+   AND NOT EXISTS (SELECT FROM fence.claim AS c WHERE c.life = s.life)`
 
 	insertLife = `INSERT INTO fence.sidecar (life, id, guards, started_at, heartbeat_at) VALUES ($1, $2, $3, clock_timestamp(), clock_timestamp())`
 )
@@ -84,12 +85,16 @@ DELETE FROM fence.sidecar AS s
 // definition identifies what two sidecars must agree on to share a guard.
 func definition(g config.Guard) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %s %s %s", g.Mark.Table, g.Mark.Key, g.Mark.Token, g.Mark.KeyType, g.Order, g.Unsettled.Then, g.Unsettled.After))
+	if g.Exclusive() { // shared guards keep the hash that they have had
+		sum = sha256.Sum256(fmt.Appendf(sum[:], "%s", g.Ownership))
+	}
 	return hex.EncodeToString(sum[:])
 }
 
 // Begin implements mark.Register.
 func (s *Store) Begin(ctx context.Context) error {
 	life := uuid.New()
+	var found map[string]claim
 	var names, dieWithUs []string
 	for _, g := range s.ordered {
 		names = append(names, g.Name)
@@ -100,8 +105,16 @@ func (s *Store) Begin(ctx context.Context) error {
 	if err := postgres.CheckContract(ctx, s.pool, ownContract); err != nil {
 		return fmt.Errorf("the sidecar's own tables (sidecar migrate makes them): %w", err)
 	}
-	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{StatementTimeout: 2 * s.timeout, LockTimeout: s.timeout}, func(ctx context.Context, tx pgx.Tx) error {
-		if err := execAll(ctx, tx, statement{oneAtATime, nil}, statement{declareDead, []any{silence, uuid.Nil}}, statement{unsettleDead, nil}); err != nil {
+	options := postgres.TxOptions{StatementTimeout: 2 * s.timeout, LockTimeout: s.timeout}
+	// In a transaction of its own: whoever is silent is dead from now on, also where this life can't begin yet.
+	err := postgres.InTx(ctx, s.pool, options, func(ctx context.Context, tx pgx.Tx) error {
+		return execAll(ctx, tx, statement{declareDead, []any{silence, uuid.Nil}}, statement{unsettleDead, nil})
+	})
+	if err != nil {
+		return fmt.Errorf("declare silent lives dead: %w", err)
+	}
+	err = postgres.InTx(ctx, s.pool, options, func(ctx context.Context, tx pgx.Tx) error {
+		if err := execAll(ctx, tx, statement{oneAtATime, nil}); err != nil {
 			return err
 		}
 		var taken bool
@@ -122,14 +135,25 @@ func (s *Store) Begin(ctx context.Context) error {
 			if _, err := tx.Exec(ctx, defineGuard, g.Name, definition(g)); err != nil {
 				return err
 			}
+			if !g.Exclusive() {
+				if err := sharedAgain(ctx, tx, g); err != nil {
+					return err
+				}
+			}
 		}
-		return execAll(ctx, tx, statement{settleWithUs, []any{s.id, dieWithUs}}, statement{forgetLives, nil}, statement{insertLife, []any{life, s.id, names}})
+		if err := execAll(ctx, tx, statement{settleWithUs, []any{s.id, dieWithUs}}, statement{forgetLives, nil}, statement{insertLife, []any{life, s.id, names}}); err != nil {
+			return err
+		}
+		var err error
+		found, err = s.takeClaims(ctx, tx, life)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("begin a life in the register: %w", err)
 	}
 	s.marks.clear()
 	s.lives.set(life)
+	s.noteClaims(found, life)
 	return nil
 }
 
@@ -163,6 +187,7 @@ func (s *Store) Beat(ctx context.Context) (mark.Pulse, error) {
 	}
 	var pulse mark.Pulse
 	var gone freed
+	var found map[string]claim
 	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{StatementTimeout: 2 * s.timeout, LockTimeout: s.timeout}, func(ctx context.Context, tx pgx.Tx) error {
 		pulse, gone = mark.Pulse{}, freed{}
 		tag, err := tx.Exec(ctx, beat, life)
@@ -192,7 +217,10 @@ func (s *Store) Beat(ctx context.Context) (mark.Pulse, error) {
 		if err != nil {
 			return err
 		}
-		pulse.Own, err = pgx.CollectRows(rows, pgx.RowTo[mark.Row])
+		if pulse.Own, err = pgx.CollectRows(rows, pgx.RowTo[mark.Row]); err != nil {
+			return err
+		}
+		found, err = s.takeClaims(ctx, tx, life)
 		return err
 	})
 	if err != nil {
@@ -200,6 +228,10 @@ func (s *Store) Beat(ctx context.Context) (mark.Pulse, error) {
 	}
 	if pulse.Lost {
 		s.lives.set(uuid.Nil)
+		s.loseClaims()
+	} else {
+		s.noteClaims(found, life)
+		s.tidyOwned(life, &pulse)
 	}
 	s.hint(ctx, gone)
 	return pulse, nil
@@ -212,7 +244,13 @@ func (s *Store) End(ctx context.Context) error {
 		return nil
 	}
 	s.lives.set(uuid.Nil)
+	settled := s.loseClaims()
 	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+		for _, guard := range settled {
+			if err := execAll(ctx, tx, statement{settleClaim, []any{guard, life}}); err != nil {
+				return err
+			}
+		}
 		return execAll(ctx, tx, statement{endLife, []any{life}}, statement{unsettleDead, nil})
 	})
 	if err != nil {
@@ -223,6 +261,7 @@ func (s *Store) End(ctx context.Context) error {
 
 // Hints implements mark.Register. It listens on a connection of its own, past a pooler.
 func (s *Store) Hints(ctx context.Context, hint func(guard, key string)) {
+	s.claims.hintTo(hint)
 	for pause := time.Duration(0); ; pause = min(pause*2+100*time.Millisecond, 5*time.Second) {
 		timer := time.NewTimer(pause)
 		select {

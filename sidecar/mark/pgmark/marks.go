@@ -38,6 +38,12 @@ func (m *marks) put(guard, key string, token lock.Token) {
 	m.seen[id] = max(m.seen[id], token)
 }
 
+func (m *marks) forget(guard, key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.seen, [2]string{guard, key})
+}
+
 func (m *marks) clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

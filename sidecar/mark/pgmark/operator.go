@@ -24,7 +24,7 @@ func (s *Store) Identify(id, listenURL string) { s.id, s.listenURL = id, listenU
 func (s *Store) ObserveGroups(observe func(guard string, members int)) { s.groupSize = observe }
 
 // Succeed takes over the life of the store of a former configuration, which must be on the same database.
-func (s *Store) Succeed(former *Store) { s.lives = former.lives }
+func (s *Store) Succeed(former *Store) { s.lives, s.claims = former.lives, former.claims }
 
 const standing = `
 SELECT f.id, f.guard, f.key, f.token, f.life::text, s.id, f.route, f.owner_id, f.admitted_at, f.unsettled_at
@@ -36,6 +36,7 @@ SELECT f.id, f.guard, f.key, f.token, f.life::text, s.id, f.route, f.owner_id, f
 func (s *Store) Standing(ctx context.Context, guard string, limit int) ([]mark.Standing, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
+	own := s.standingOwned(guard, limit)
 	rows, err := s.pool.Query(ctx, standing, guard, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list requests in flight: %w: %w", mark.ErrUnavailable, postgres.Classify(ctx, err))
@@ -52,8 +53,10 @@ func (s *Store) Standing(ctx context.Context, guard string, limit int) ([]mark.S
 	if err != nil {
 		return nil, fmt.Errorf("list requests in flight: %w: %w", mark.ErrUnavailable, postgres.Classify(ctx, err))
 	}
-	return out, nil
+	return append(out, own[:min(len(own), limit-len(out))]...), nil
 }
+
+var errNobody = errors.New("want an operator and a reason")
 
 const (
 	// settleByOperator: only what is unsettled may be settled by hand. A request that is still under way would go on having its effect.
@@ -67,6 +70,9 @@ INSERT INTO fence.settlement (guard, key, token, inflight, operator, reason) SEL
 
 // SettleUnsettled implements mark.Register.
 func (s *Store) SettleUnsettled(ctx context.Context, row mark.Row, operator, reason string) (found bool, err error) {
+	if row > firstOwn {
+		return s.settleOwned(ctx, row, operator, reason)
+	}
 	n, err := s.settleByOperator(ctx, int64(row), "", operator, reason)
 	return n > 0, err
 }
@@ -78,7 +84,7 @@ func (s *Store) SettleLife(ctx context.Context, life, operator, reason string) (
 
 func (s *Store) settleByOperator(ctx context.Context, row int64, life, operator, reason string) (int, error) {
 	if strings.TrimSpace(operator) == "" || strings.TrimSpace(reason) == "" {
-		return 0, errors.New("want an operator and a reason")
+		return 0, errNobody
 	}
 	var gone freed
 	err := postgres.InTx(ctx, s.pool, postgres.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {

@@ -81,6 +81,9 @@ func (s *Store) registerOnce(ctx context.Context, g guard, group []*registering,
 	if alone {
 		keys, rows = lockKeyWaiting, g.effects.waiting
 	}
+	if g.config.Exclusive() {
+		batch.Queue(claimShared, g.name)
+	}
 	batch.Queue(keys, p.i, p.key, p.shared, g.name)
 	batch.Queue(rows, p.i, p.key, p.shared, p.raise)
 	placed := map[string]mark.Row{}
@@ -184,6 +187,11 @@ func (s *Store) Register(ctx context.Context, e mark.Entry) (mark.Registration, 
 	g, ok := s.guards[e.Guard]
 	if !ok || g.readOnly {
 		return mark.Registration{}, fmt.Errorf("no guard %s that orders effects", e.Guard)
+	}
+	if g.config.Exclusive() {
+		ctx, cancel := context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+		return s.registerOwned(ctx, g, e)
 	}
 	if highest := s.marks.get(e.Guard, e.Key); highest > e.Token {
 		// A mark that was seen committed is never lowered while a sidecar serves the guard (ResetMark), so this is what the store would say, too.

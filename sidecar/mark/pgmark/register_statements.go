@@ -85,28 +85,56 @@ n AS (INSERT INTO %[1]s AS m (%[2]s, %[3]s%[4]s)
 		inserted = fmt.Sprintf(" UNION ALL SELECT g.i FROM g JOIN n ON n.key = g.key"+
 			" UNION ALL SELECT g.i FROM g WHERE g.raise = 0 AND NOT EXISTS (SELECT FROM %s AS m WHERE %s)", at.table, joined)
 	}
+	tail := registeringRows
+	if g.Exclusive() {
+		tail = owning
+	}
 	return effectStatements{
 		free:    rows(" SKIP LOCKED"),
 		waiting: rows(""),
 		raise: fmt.Sprintf(`
-WITH g AS (SELECT * FROM `+entries+` WHERE g.i = ANY (`+got+`)),
+WITH g AS (SELECT * FROM `+entries+` WHERE g.i = ANY (`+got+`)%[7]s),
 r AS (UPDATE %[1]s AS m SET %[2]s = g.raise%[3]s FROM g
        WHERE %[4]s AND g.i = ANY (current_setting('fence.free')::int[]) AND m.%[2]s < g.raise AND g.token - m.%[2]s <= $9::bigint
       RETURNING g.i)%[5]s,
-e AS (SELECT g.i FROM g JOIN %[1]s AS m ON %[4]s WHERE m.%[2]s >= g.raise AND m.%[2]s <= g.token AND NOT (g.newer AND m.%[2]s = g.token) AND g.token - m.%[2]s <= $9::bigint)
-INSERT INTO fence.inflight (guard, key, token, life, route, owner_id)
-SELECT $10::text, g.key, g.token, s.life, g.route, g.owner
-  FROM (SELECT i FROM r UNION ALL SELECT i FROM e%[6]s) AS a JOIN g ON g.i = a.i
-  JOIN fence.sidecar AS s ON s.life = $11::uuid AND s.ended_at IS NULL
-RETURNING key, id, `+durable, at.table, at.token, stamp, joined, insert, inserted),
+e AS (SELECT g.i FROM g JOIN %[1]s AS m ON %[4]s WHERE m.%[2]s >= g.raise AND m.%[2]s <= g.token AND NOT (g.newer AND m.%[2]s = g.token) AND g.token - m.%[2]s <= $9::bigint),
+a AS (SELECT i FROM r UNION ALL SELECT i FROM e%[6]s)
+%[8]s`+durable+`%[9]s`, at.table, at.token, stamp, joined, insert, inserted, tail.condition, tail.result, tail.from),
 		look: fmt.Sprintf(`
 SELECT g.i, m.%[2]s,
        ARRAY(SELECT f.id FROM fence.inflight AS f WHERE f.guard = $3::text AND f.key = g.key AND f.token < g.token),
-       EXISTS (SELECT FROM fence.sidecar AS s WHERE s.life = $5::uuid AND s.ended_at IS NULL)
-  FROM unnest($1::int[], $2::text[], $4::bigint[]) AS g (i, key, token) LEFT JOIN %[1]s AS m ON %[3]s`, at.table, at.token, joined),
+       %[4]s
+  FROM unnest($1::int[], $2::text[], $4::bigint[]) AS g (i, key, token) LEFT JOIN %[1]s AS m ON %[3]s`, at.table, at.token, joined, tail.alive),
 		see: fmt.Sprintf("SELECT m.%s FROM %s AS m WHERE %s", at.token, at.table, at.is("m")),
 	}
 }
+
+// raising is what a raise stands on, and what comes of it.
+type raising struct{ condition, result, from, alive string }
+
+var (
+	// registeringRows: what was raised is registered under a life that is alive.
+	registeringRows = raising{ //nolint:gochecknoglobals // constant texts
+		result: `
+INSERT INTO fence.inflight (guard, key, token, life, route, owner_id)
+SELECT $10::text, g.key, g.token, s.life, g.route, g.owner
+  FROM a JOIN g ON g.i = a.i
+  JOIN fence.sidecar AS s ON s.life = $11::uuid AND s.ended_at IS NULL
+RETURNING key, id, `,
+		alive: `EXISTS (SELECT FROM fence.sidecar AS s WHERE s.life = $5::uuid AND s.ended_at IS NULL)`,
+	}
+	// owning: nothing is raised but under this life's claim on the guard. The rows are in its memory.
+	owning = raising{ //nolint:gochecknoglobals // constant texts
+		condition: " AND " + fmt.Sprintf(claimed, "$10", "$11"),
+		result: `
+SELECT g.key, 1::bigint, `,
+		from: `
+  FROM a JOIN g ON g.i = a.i`,
+		alive: fmt.Sprintf(claimed, "$3", "$5"),
+	}
+)
+
+const claimed = `EXISTS (SELECT FROM fence.claim AS c JOIN fence.sidecar AS s ON s.life = c.life WHERE c.guard = %s::text AND c.life = %s::uuid AND s.ended_at IS NULL)`
 
 // joined is the condition that finds the row of a parameter's key.
 func (l location) joined(table, parameter string) string {

@@ -8,8 +8,8 @@ import (
 // Contract is the version of the sidecar's own tables that this package works with.
 func Contract() postgres.Contract { return ownContract }
 
-// Statements are all that this store sends. Those on marks are made for each guard, so they stand here as they are for two: one whose marks are the
-// sidecar's own, and one whose marks are in a resource's table with everything that a table can have.
+// Statements are all that this store sends. Those on marks are made for each guard, so they stand here as they are for three: one whose marks are the
+// sidecar's own, one that it owns alone, and one whose marks are in a resource's table with everything that a table can have.
 func Statements() []postgres.Statement {
 	all := []postgres.Statement{
 		{Name: "describe", SQL: describe},
@@ -38,6 +38,14 @@ func Statements() []postgres.Statement {
 		{Name: "endLife", SQL: endLife},
 		{Name: "standing", SQL: standing},
 		{Name: "settleByOperator", SQL: settleByOperator},
+		{Name: "claimShared", SQL: claimShared},
+		{Name: "claimAlone", SQL: claimAlone},
+		{Name: "readClaim", SQL: readClaim},
+		{Name: "takeClaim", SQL: takeClaim},
+		{Name: "settleClaim", SQL: settleClaim},
+		{Name: "dropClaim", SQL: dropClaim},
+		{Name: "holdsClaim", SQL: holdsClaim},
+		{Name: "recordSettled", SQL: recordSettled},
 		{Name: "liveServers", SQL: liveServers},
 		{Name: "recordReset", SQL: recordReset},
 		{Name: "appendRejections", SQL: appendRejections},
@@ -45,6 +53,10 @@ func Statements() []postgres.Statement {
 	}
 	for _, g := range []config.Guard{
 		{Name: "own", Mark: config.Mark{KeyType: config.KeyText, Missing: config.MissingInsert}},
+		{
+			Name: "exclusive", Mark: config.Mark{KeyType: config.KeyText, Missing: config.MissingInsert}, Order: config.OrderEffects, Advance: config.AdvanceSidecar,
+			Effects: config.Effects{Ownership: config.OwnershipExclusive},
+		},
 		{Name: "table", Mark: config.Mark{Table: []string{"s", "t"}, Key: "k", KeyType: config.KeyUUID, Token: "n", UpdatedAt: "u", Missing: config.MissingInsert}},
 	} {
 		marks, effects := build(g), buildEffects(g)

@@ -33,6 +33,9 @@ func (s *Store) Look(ctx context.Context, e mark.Entry, row mark.Row) (mark.Sigh
 	if err := s.trusted(ctx); err != nil {
 		return mark.Sight{}, fmt.Errorf("look: %w", err)
 	}
+	if g.config.Exclusive() {
+		return s.lookOwned(ctx, g, e, row)
+	}
 	var sight mark.Sight
 	batch := &pgx.Batch{}
 	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: s.timeout - s.timeout/4, LockTimeout: lockPatience})
@@ -74,6 +77,13 @@ SELECT pg_notify('fence_settled', w.guard || ' ' || w.key)
 
 // Settle implements mark.Register.
 func (s *Store) Settle(ctx context.Context, rows []mark.Row) error {
+	own, rows := apart(rows)
+	if len(own) > 0 {
+		s.inOwned(func(o *owned) { o.settle(own) })
+	}
+	if len(rows) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
 	var gone freed
@@ -124,6 +134,13 @@ func numbers(rows []mark.Row) []int64 {
 
 // Unsettle implements mark.Register.
 func (s *Store) Unsettle(ctx context.Context, rows []mark.Row) error {
+	own, rows := apart(rows)
+	if len(own) > 0 {
+		s.inOwned(func(o *owned) { o.unsettle(own) })
+	}
+	if len(rows) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
 	if _, err := s.pool.Exec(ctx, unsettleRow, numbers(rows)); err != nil {

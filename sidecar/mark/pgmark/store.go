@@ -33,6 +33,7 @@ type Store struct {
 	alone     chan struct{} // a place for each registration that waits for a lock
 	marks     *marks
 	lives     *lives
+	claims    *claims
 	id        string
 	listenURL string
 	groupSize func(guard string, members int)
@@ -54,7 +55,7 @@ type guard struct {
 func New(pool *pgxpool.Pool, guards []config.Guard, timeout time.Duration, maxJump int64) *Store {
 	s := &Store{
 		pool: pool, guards: map[string]guard{}, timeout: timeout, maxJump: maxJump,
-		groups: map[string]*grouped.Grouper[asked, mark.Registration]{}, alone: make(chan struct{}, max(int(pool.Config().MaxConns)/2, 1)), marks: &marks{}, lives: &lives{},
+		groups: map[string]*grouped.Grouper[asked, mark.Registration]{}, alone: make(chan struct{}, max(int(pool.Config().MaxConns)/2, 1)), marks: &marks{}, lives: &lives{}, claims: newClaims(),
 		groupSize: func(string, int) {},
 	}
 	for _, c := range guards {
@@ -114,6 +115,9 @@ func (s *Store) Raise(ctx context.Context, guardName, key string, token lock.Tok
 	defer cancel()
 	if err := s.trusted(ctx); err != nil {
 		return mark.Decision{}, fmt.Errorf("raise: %w", err)
+	}
+	if g.config.Exclusive() {
+		return s.raiseOwned(ctx, g, mark.Admission{Guard: guardName, Key: key, Token: token, Newer: true}, math.MaxInt64)
 	}
 	return s.decide(ctx, g, g.raise, mark.Admission{Guard: guardName, Key: key, Token: token, Newer: true}, math.MaxInt64)
 }
