@@ -353,7 +353,7 @@ func TestMigrateAppliesTheSidecarsOwnTables(t *testing.T) {
 	require.Equal(t, 0, code, output)
 	var version int
 	require.NoError(t, pgtest.Connect(t, database).QueryRow(t.Context(), "SELECT version FROM fence.schema_contract").Scan(&version))
-	require.Equal(t, 2, version)
+	require.Equal(t, 3, version)
 	code, output = run(t, nil, "migrate", "--print-sql")
 	require.Equal(t, 0, code)
 	require.Contains(t, output, "CREATE TABLE fence.")
