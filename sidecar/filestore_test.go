@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -141,6 +142,7 @@ func TestMarksInAFileNeverGoBackWhenTheProcessIsKilled(t *testing.T) {
 			require.GreaterOrEqual(t, f.mark(t, strconv.Itoa(k)), admitted[k], "round %d, key %d", round, k)
 		}
 		var clients sync.WaitGroup
+		var answered atomic.Int64
 		for k := range keys {
 			clients.Go(func() {
 				for {
@@ -151,11 +153,13 @@ func TestMarksInAFileNeverGoBackWhenTheProcessIsKilled(t *testing.T) {
 					}
 					if status == http.StatusOK {
 						admitted[k] = next[k]
+						answered.Add(1)
 					}
 				}
 			})
 		}
-		wait(t, time.Duration(50+rand.IntN(200))*time.Millisecond)
+		f.eventually(t, "there is load", func() bool { return answered.Load() > 15 })
+		wait(t, time.Duration(rand.IntN(200))*time.Millisecond)
 		require.NoError(t, syscall.Kill(f.PID(), syscall.SIGKILL))
 		clients.Wait()
 	}
@@ -169,7 +173,6 @@ func TestMarksInAFileNeverGoBackWhenTheProcessIsKilled(t *testing.T) {
 		}
 		total += admitted[k]
 	}
-	require.Greater(t, total, int64(100), "there was load")
 	t.Logf("%d admissions over %d kills", total, rounds)
 }
 

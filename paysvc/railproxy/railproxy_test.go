@@ -170,7 +170,7 @@ func TestDatabaseThatGoesAwayWhileTheRailAnswers(t *testing.T) {
 		defer close(answered) // also when a requirement inside ends this goroutine
 		answered <- w.submit(id, 7)
 	}()
-	require.Eventually(t, func() bool { return len(w.transfers()) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.transfers()) == 1 }, 30*time.Second, time.Millisecond)
 	require.NoError(t, server.Crash(t.Context()))
 	got := <-answered
 	require.Equal(t, 503, got.status, string(got.body))

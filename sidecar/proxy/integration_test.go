@@ -294,7 +294,7 @@ func TestDeadAndPoisonedConnectionsAreNotUsed(t *testing.T) {
 				require.Equal(t, gate.OutcomeSettled, gate.Settle(end, gate.UnfinishedStatus()))
 				require.Equal(t, "ok", string(response.Body()))
 				if conn := u.takeIdle(); conn != nil { // what the resource did is there before the next request looks
-					require.Eventually(t, func() bool { return !quiet(conn.Conn) }, 5*time.Second, time.Millisecond)
+					require.Eventually(t, func() bool { return !quiet(conn.Conn) }, 30*time.Second, time.Millisecond)
 					u.putIdle(conn)
 				}
 			}
