@@ -18,6 +18,7 @@ func etcdVersion() string { return version.Version }
 type etcd struct {
 	client   *clientv3.Client
 	sessions []*concurrency.Session
+	uses     processes
 }
 
 // sessionSeconds is how long sessions live without a sign of life, on both sides. Both clients send them meanwhile.
@@ -40,6 +41,8 @@ func newEtcd(ctx context.Context, address string, clients int) (*etcd, error) {
 }
 
 func (e *etcd) name() string { return "etcd, Mutex" }
+
+func (e *etcd) processes() processes { return e.uses }
 
 func (e *etcd) worker(i int) pair {
 	mutex := concurrency.NewMutex(e.sessions[i], "/bench/"+strconv.Itoa(i))

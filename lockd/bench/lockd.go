@@ -25,6 +25,7 @@ type lockd struct {
 	http     *fasthttp.HostClient
 	base     string
 	sessions []string
+	uses     processes
 }
 
 const answerTimeout = 40 * time.Second
@@ -45,6 +46,8 @@ func newLockd(address string, clients int) (*lockd, error) {
 }
 
 func (l *lockd) name() string { return "lockd, HTTP" }
+
+func (l *lockd) processes() processes { return l.uses }
 
 // owner is the same for all; sessions tell them apart.
 const owner = "bench"

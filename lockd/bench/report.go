@@ -60,6 +60,14 @@ func (r report) print(out io.Writer) {
 				fmt.Sprintf("(%.0f … %.0f)", least, most), inMillis(one.p50()), inMillis(one.p99()))
 		}
 	}
+	fmt.Fprintf(out, "\nProcessor time of a pair in microseconds, which bounds the rate where all share the processors:\n\n")
+	fmt.Fprintf(out, "%-28s %8s %10s %10s %10s %10s\n", "", "clients", "total", "clients'", "service's", "database's")
+	for _, group := range [][]result{r.many, r.single} {
+		for _, one := range group {
+			s := one.spent()
+			fmt.Fprintf(out, "%-28s %8d %10d %10d %10d %10d\n", one.name, one.clients, s.total().Microseconds(), s.clients.Microseconds(), s.service.Microseconds(), s.database.Microseconds())
+		}
+	}
 	printHandover(out, r.handover)
 	fmt.Fprintln(out)
 	for _, one := range r.ratios() {

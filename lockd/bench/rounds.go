@@ -17,12 +17,14 @@ type pair func(ctx context.Context) error
 type contestant interface {
 	name() string
 	worker(i int) pair
+	processes() processes
 }
 
 // turn is what one contestant did in one turn.
 type turn struct {
 	rate     float64 // pairs a second
 	p50, p99 time.Duration
+	spent    spent // processor time of a pair
 }
 
 // result is a contestant's turns.
@@ -40,6 +42,15 @@ func (r result) p50() time.Duration {
 
 func (r result) p99() time.Duration {
 	return median(r.turns, func(t turn) time.Duration { return t.p99 })
+}
+
+// spent is the processor time of a pair, over all turns: that of single turns is coarse.
+func (r result) spent() spent {
+	var sum spent
+	for _, t := range r.turns {
+		sum.clients, sum.service, sum.database = sum.clients+t.spent.clients, sum.service+t.spent.service, sum.database+t.spent.database
+	}
+	return sum.over(len(r.turns))
 }
 
 // spread is the lowest and the highest rate of a turn.
@@ -83,7 +94,8 @@ func compete(ctx context.Context, contestants []contestant, clients, rounds int,
 				return nil, err
 			}
 			results[i].turns = append(results[i].turns, t)
-			fmt.Fprintf(progress, "round %d of %d, %d clients: %-26s %8.0f pairs/s, p50 %s\n", round+1, rounds, clients, c.name(), t.rate, t.p50.Round(time.Microsecond))
+			fmt.Fprintf(progress, "round %d of %d, %d clients: %-26s %8.0f pairs/s, p50 %s, processor time %s\n",
+				round+1, rounds, clients, c.name(), t.rate, t.p50.Round(time.Microsecond), t.spent.total().Round(time.Microsecond))
 		}
 	}
 	return results, nil
@@ -97,6 +109,7 @@ func play(ctx context.Context, c contestant, clients int, length time.Duration) 
 		all   []time.Duration
 		errs  []error
 	)
+	before := spentBy(c.processes())
 	start := time.Now()
 	deadline := start.Add(length)
 	for i := range clients {
@@ -117,8 +130,9 @@ func play(ctx context.Context, c contestant, clients int, length time.Duration) 
 	}
 	group.Wait()
 	took := time.Since(start)
+	used := spentBy(c.processes()).minus(before)
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return turn{}, fmt.Errorf("%s: %w", c.name(), err)
 	}
-	return turn{rate: float64(len(all)) / took.Seconds(), p50: quantile(all, 0.5), p99: quantile(all, 0.99)}, nil
+	return turn{rate: float64(len(all)) / took.Seconds(), p50: quantile(all, 0.5), p99: quantile(all, 0.99), spent: used.over(len(all))}, nil
 }

@@ -85,23 +85,31 @@ func (b *bench) run(ctx context.Context) error {
 
 // contestants are lockd, etcd and the bare statements, in this order.
 func (b *bench) contestants(ctx context.Context, database *lockdb.Server) ([]contestant, error) {
+	postgres, err := serverProcess(ctx, database.OwnerURL())
+	if err != nil {
+		return nil, err
+	}
 	l, err := b.startLockd(ctx, "lockd", database.DatabaseURL, b.opts.Clients, b.opts.Profile)
 	if err != nil {
 		return nil, err
 	}
-	address, err := b.startEtcd(ctx)
+	l.uses.database = postgres
+	member, address, err := etcdmember.Start(ctx, b.dir)
 	if err != nil {
 		return nil, err
 	}
+	b.cleanups = append(b.cleanups, member.Stop)
 	e, err := newEtcd(ctx, address, b.opts.Clients)
 	if err != nil {
 		return nil, err
 	}
+	e.uses.service = member.PID()
 	b.cleanups = append(b.cleanups, func(context.Context) error { _ = e.client.Close(); return nil }) // it says that its context has ended
 	s, err := newStatements(ctx, database.DatabaseURL, b.opts.Clients)
 	if err != nil {
 		return nil, err
 	}
+	s.uses.database = postgres
 	b.cleanups = append(b.cleanups, func(context.Context) error { s.pool.Close(); return nil })
 	return []contestant{l, e, s}, nil
 }
@@ -131,9 +139,11 @@ func (b *bench) startLockd(ctx context.Context, name, databaseURL string, client
 			return nil, fmt.Errorf("find this program: %w", err)
 		}
 	}
-	if err := b.start(ctx, spec); err != nil {
+	p, err := process.Start(ctx, spec)
+	if err != nil {
 		return nil, err
 	}
+	b.cleanups = append(b.cleanups, p.Stop)
 	if err := awaitReady(ctx, "http://"+adminAddress+"/readyz"); err != nil {
 		return nil, fmt.Errorf("%s: %w; its log is in %s", name, err, b.dir)
 	}
@@ -141,27 +151,11 @@ func (b *bench) startLockd(ctx context.Context, name, databaseURL string, client
 	if err != nil {
 		return nil, err
 	}
+	l.uses.service = p.PID()
 	beatCtx, end := context.WithCancel(ctx)
 	go l.beat(beatCtx)
 	b.cleanups = append(b.cleanups, func(context.Context) error { end(); return nil })
 	return l, nil
-}
-
-func (b *bench) startEtcd(ctx context.Context) (address string, err error) {
-	p, address, err := etcdmember.Start(ctx, b.dir)
-	if err == nil {
-		b.cleanups = append(b.cleanups, p.Stop)
-	}
-	return address, err
-}
-
-func (b *bench) start(ctx context.Context, spec process.Spec) error {
-	p, err := process.Start(ctx, spec)
-	if err != nil {
-		return err
-	}
-	b.cleanups = append(b.cleanups, p.Stop)
-	return nil
 }
 
 // turnsOnHotKey is how often the hot key's turn is measured; the median counts.

@@ -35,8 +35,9 @@ RETURNING fencing_token`
 
 // statements is the contestant: pgx with its defaults (named prepared statements), a connection for each client.
 type statements struct {
-	pool    *pgxpool.Pool
-	session uuid.UUID
+	pool     *pgxpool.Pool
+	sessions []uuid.UUID
+	uses     processes
 }
 
 func newStatements(ctx context.Context, databaseURL string, clients int) (*statements, error) {
@@ -49,16 +50,22 @@ func newStatements(ctx context.Context, databaseURL string, clients int) (*state
 	if err != nil {
 		return nil, fmt.Errorf("connect to lockdb: %w", err)
 	}
-	s := &statements{pool: pool, session: uuid.New()}
-	// ttl_millis is lockd's own column; the session outlives the run.
-	_, err = pool.Exec(ctx, "INSERT INTO lock_session (session_id, owner_id, expires_at, ttl_millis) VALUES ($1, 'bare', now() + interval '1 hour', 60000)", s.session)
-	if err != nil {
-		return nil, fmt.Errorf("open session: %w", err)
+	s := &statements{pool: pool}
+	for range clients {
+		session := uuid.New()
+		// ttl_millis is lockd's own column; the session outlives the run.
+		_, err = pool.Exec(ctx, "INSERT INTO lock_session (session_id, owner_id, expires_at, ttl_millis) VALUES ($1, 'bare', now() + interval '1 hour', 60000)", session)
+		if err != nil {
+			return nil, fmt.Errorf("open session: %w", err)
+		}
+		s.sessions = append(s.sessions, session)
 	}
 	return s, nil
 }
 
 func (s *statements) name() string { return "C1's bare statements, pgx" }
+
+func (s *statements) processes() processes { return s.uses }
 
 var errNotGranted = errors.New("not granted")
 
@@ -66,7 +73,7 @@ func (s *statements) worker(i int) pair {
 	key := "bare:" + strconv.Itoa(i)
 	return func(ctx context.Context) error {
 		var token int64
-		rows, err := s.pool.Query(ctx, bareAcquire, key, "bare", s.session, float64(lockSeconds))
+		rows, err := s.pool.Query(ctx, bareAcquire, key, "bare", s.sessions[i], float64(lockSeconds))
 		if err != nil {
 			return fmt.Errorf("acquire: %w", err)
 		}
