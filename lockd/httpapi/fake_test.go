@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"fenceline/lockd/httpapi"
+	"fenceline/lockd/httpapi/apitest"
 	"fenceline/lockd/lock"
 	"fenceline/lockd/lockapi"
 )
@@ -34,8 +37,9 @@ type fakeStore struct {
 	err    error
 	slow   time.Duration
 	broken bool
-	keys   []string // held, in order
-	ended  int64    // the ids of revocations go from 1 to this
+	holder lock.Holder // whoever holds what others want; nobody: every acquire is granted
+	keys   []string    // held, in order
+	ended  int64       // the ids of revocations go from 1 to this
 }
 
 func (f *fakeStore) Grants(ctx context.Context, prefix, after string, limit int) (grants []lock.Grant, more bool, err error) {
@@ -81,6 +85,9 @@ func (f *fakeStore) Heartbeat(ctx context.Context, id uuid.UUID) (lock.Session, 
 func (f *fakeStore) CloseSession(ctx context.Context, _ uuid.UUID) error { return f.answer(ctx) }
 
 func (f *fakeStore) Insert(ctx context.Context, key, owner string, session uuid.UUID, ttl time.Duration) (lock.Acquired, error) {
+	if f.holder.OwnerID != "" {
+		return lock.Acquired{Holder: f.holder}, f.answer(ctx)
+	}
 	grant := lock.Grant{Key: key, OwnerID: owner, SessionID: session, TTL: ttl, Token: 7}
 	return lock.Acquired{Granted: true, Grant: grant}, f.answer(ctx)
 }
@@ -94,7 +101,7 @@ func (f *fakeStore) Delete(ctx context.Context, _ string, _ lock.Token) (lock.Re
 }
 
 func (f *fakeStore) Read(ctx context.Context, key string) (lock.Grant, bool, error) {
-	return lock.Grant{Key: key}, false, f.answer(ctx)
+	return lock.Grant{Key: key, OwnerID: "w", Token: 7}, slices.Contains(f.keys, key), f.answer(ctx)
 }
 
 func (f *fakeStore) Revoke(ctx context.Context, r lock.RevokeRequest) (lock.Revocation, error) {
@@ -115,11 +122,13 @@ func (noRecorder) Waiting(int)                    {}
 
 // server is the API over a fake store, reachable in memory.
 type server struct {
+	service  *lock.Service
 	api      *httpapi.API
 	client   *http.Client
 	listener *fasthttputil.InmemoryListener
 	registry *prometheus.Registry
-	log      *bytes.Buffer // read it after a call has been answered
+	log      *bytes.Buffer     // read it after a call has been answered
+	document *apitest.Document // every answer is held against it
 }
 
 func serve(t *testing.T, store lock.Store) *server {
@@ -129,11 +138,22 @@ func serve(t *testing.T, store lock.Store) *server {
 
 func serveTo(t *testing.T, store lock.Store, callers httpapi.Callers) *server {
 	t.Helper()
+	return serveBounded(t, store, callers, lock.Limits{}, 0)
+}
+
+// serveBounded bounds the clients that wait, and the connections.
+func serveBounded(t *testing.T, store lock.Store, callers httpapi.Callers, limits lock.Limits, connections int) *server {
+	t.Helper()
 	s := &server{listener: fasthttputil.NewInmemoryListener(), registry: prometheus.NewRegistry(), log: &bytes.Buffer{}}
+	file, err := os.ReadFile("openapi.json")
+	require.NoError(t, err)
+	s.document, err = apitest.Open(file)
+	require.NoError(t, err)
 	logger := hclog.New(&hclog.LoggerOptions{Output: s.log, JSONFormat: true})
 	lister, _ := store.(lock.Lister)
+	s.service = lock.NewService(store, "fake", limits, logger, noRecorder{})
 	s.api = httpapi.New(httpapi.Config{
-		Service: lock.NewService(store, "fake", lock.Limits{}, logger, noRecorder{}), Lister: lister, Callers: callers, Logger: logger, Registry: s.registry,
+		Service: s.service, Lister: lister, Callers: callers, Logger: logger, Registry: s.registry, MaxConnections: connections,
 	})
 	api := s.api.Server()
 	done := make(chan error, 1)
@@ -156,6 +176,11 @@ type answer struct {
 	envelope lockapi.Error
 }
 
+// of is the answer with the request that it answers.
+func (a answer) of(request *http.Request) apitest.Answer {
+	return apitest.Answer{Method: request.Method, Path: request.URL.EscapedPath(), Status: a.status, Header: a.header, Body: []byte(a.body)}
+}
+
 func (s *server) send(t *testing.T, method, path, body string, headers ...string) answer {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://lockd"+path, strings.NewReader(body))
@@ -163,13 +188,23 @@ func (s *server) send(t *testing.T, method, path, body string, headers ...string
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Add(headers[i], headers[i+1])
 	}
-	response, err := s.client.Do(request)
+	return s.read(t, request, func() (*http.Response, error) { return s.client.Do(request) })
+}
+
+// read reads an answer, and wants it to be as the document says.
+func (s *server) read(t *testing.T, request *http.Request, ask func() (*http.Response, error)) answer {
+	t.Helper()
+	response, err := ask()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, response.Body.Close()) }()
 	data, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	got := answer{status: response.StatusCode, header: response.Header, body: string(data)}
-	if response.StatusCode >= 400 && method != http.MethodHead {
+	if request.Method == http.MethodHead {
+		return got
+	}
+	require.NoError(t, s.document.Check(got.of(request)))
+	if response.StatusCode >= 400 {
 		require.Equal(t, "application/json; charset=utf-8", response.Header.Get("Content-Type"))
 		require.NoError(t, json.Unmarshal(data, &got.envelope), "%s", data)
 		require.NotEmpty(t, got.envelope.Message)

@@ -62,19 +62,20 @@ func TestFaultIsNeverADecision(t *testing.T) {
 func TestDecisionsOfTheStoreHaveTheirCodes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
+		call   string
 		err    error
 		status int
 		code   string
 	}{
-		{lock.ErrSessionUnknown, 404, lockapi.CodeSessionUnknown},
-		{lock.ErrSessionExpired, 410, lockapi.CodeSessionExpired},
-		{lock.ErrLockLost, 409, lockapi.CodeLockLost},
-		{lock.ErrNotHeld, 404, lockapi.CodeLockNotHeld},
-		{lock.ErrTokenMismatch, 409, lockapi.CodeTokenMismatch},
-		{fmt.Errorf("%w: something", lock.ErrInvalid), 400, lockapi.CodeValidationFailed},
+		{"acquire", lock.ErrSessionUnknown, 404, lockapi.CodeSessionUnknown},
+		{"acquire", lock.ErrSessionExpired, 410, lockapi.CodeSessionExpired},
+		{"renew", lock.ErrLockLost, 409, lockapi.CodeLockLost},
+		{"revoke", lock.ErrNotHeld, 404, lockapi.CodeLockNotHeld},
+		{"revoke", lock.ErrTokenMismatch, 409, lockapi.CodeTokenMismatch},
+		{"acquire", fmt.Errorf("%w: something", lock.ErrInvalid), 400, lockapi.CodeValidationFailed},
 	} {
-		s := serve(t, &fakeStore{err: fmt.Errorf("acquire: %w", c.err)})
-		got := s.call(t, contract()["acquire"])
+		s := serve(t, &fakeStore{err: fmt.Errorf("doing: %w", c.err)})
+		got := s.call(t, contract()[c.call])
 		require.Equal(t, c.status, got.status, c.err)
 		require.Equal(t, c.code, got.envelope.Code)
 		require.False(t, got.envelope.RetrySafe)
