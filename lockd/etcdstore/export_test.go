@@ -20,6 +20,16 @@ func (s *Store) ExpireSession(ctx context.Context, id uuid.UUID) error {
 	return err
 }
 
+// ExpireGrant ends the lease that a grant's life hangs on, as its time does.
+func (s *Store) ExpireGrant(ctx context.Context, key string) error {
+	_, life, err := s.readGrant(ctx, key)
+	if err != nil {
+		return err
+	}
+	_, err = s.client.Revoke(ctx, life.lease)
+	return err
+}
+
 // Client is the store's own connection.
 func (s *Store) Client() *clientv3.Client { return s.client }
 
@@ -78,6 +88,11 @@ func WithoutSourceInAcquire(s *Store) {
 // WithBlindAcquire reads, decides and writes without comparing.
 func WithBlindAcquire(s *Store) {
 	s.rules.acquire = func(a *attempt) []clientv3.Cmp { return []clientv3.Cmp{a.sessionLife.unchanged()} }
+}
+
+// WithBlindRevocation ends whatever has taken the place of what was judged.
+func WithBlindRevocation(s *Store) {
+	s.rules.revoke = func(layout, *attempt) []clientv3.Cmp { return nil }
 }
 
 // WithoutFloorOnRevoke draws no token for a revocation.

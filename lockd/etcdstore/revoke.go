@@ -12,6 +12,14 @@ import (
 )
 
 // Revoke implements lock.Store. One transaction ends the grant, appends the record and draws the floor: its own revision.
+//
+// A renewal or a heartbeat that is under way at the same time comes first and is judged, or finds its grant gone; there is no third way, although neither
+// takes a lock. Both say that they came in time only after a transaction of theirs has found the life still there that they prolonged. "Not held" is said only of a
+// grant whose own life or whose session's was absent in a linearizable read, and a life that is absent never comes back: it is written under a fresh
+// grant or session, or by a renewal that compares it. So a renewal that was confirmed before that read had its life taken by etcd since, when its
+// time was over; one that wasn't will find it absent, and say that the lock is lost. Etcd itself lets no lease go on whose end it has begun: a keep-alive that
+// meets an expired lease waits for its end and is told that there is none. And a revocation that ends a grant compares the life as it judged it, so that
+// it ends no other.
 func (s *Store) Revoke(ctx context.Context, request lock.RevokeRequest) (lock.Revocation, error) {
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
@@ -65,9 +73,7 @@ func (s *Store) revoke(ctx context.Context, request lock.RevokeRequest) (*lock.R
 
 func (s *Store) endAndRecord(ctx context.Context, a *attempt, request lock.RevokeRequest, id int64) (*lock.Revocation, error) {
 	token, record := s.token(a.grant), s.keys.revocation(id)
-	conditions := []clientv3.Cmp{
-		a.source.unchanged(), a.grant.unchanged(), a.life.unchanged(), present(s.keys.sessionLife(a.grant.value.Session)), absent(record),
-	}
+	conditions := append(s.rules.revoke(s.keys, a), absent(record))
 	value := revocationValue{
 		Key: a.key, PreviousOwner: a.grant.value.Owner, PreviousToken: token, Operator: request.Operator, Reason: request.Reason, RevokedAt: now(),
 	}

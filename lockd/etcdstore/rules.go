@@ -30,6 +30,8 @@ type rules struct {
 	// renew is compared after the lease was kept alive, since a keep-alive and a takeover aren't one step: only if the grant, its life
 	// and its session are still there has the renewal come in time.
 	renew func(keys layout, grant entry[grantValue], life entry[lifeValue]) []clientv3.Cmp
+	// revoke is compared by the transaction that revokes: it ends the grant that was read and judged, and no other.
+	revoke func(keys layout, a *attempt) []clientv3.Cmp
 	// floor is the token that a revocation draws: its own transaction's revision, so every later grant is above it.
 	floor func(base int64, header *pb.ResponseHeader, revoked lock.Token) lock.Token
 }
@@ -53,6 +55,9 @@ func normative() rules {
 		},
 		renew: func(keys layout, grant entry[grantValue], life entry[lifeValue]) []clientv3.Cmp {
 			return []clientv3.Cmp{grant.unchanged(), life.unchanged(), present(keys.sessionLife(grant.value.Session))}
+		},
+		revoke: func(keys layout, a *attempt) []clientv3.Cmp {
+			return []clientv3.Cmp{a.source.unchanged(), a.grant.unchanged(), a.life.unchanged(), present(keys.sessionLife(a.grant.value.Session))}
 		},
 		floor: func(base int64, header *pb.ResponseHeader, _ lock.Token) lock.Token {
 			return lock.Token(base + header.Revision)
