@@ -70,9 +70,10 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 		| grep -v 'fenceline/internal/pgserver' | cut -d ' ' -f 1)
 
 .PHONY: test-long
-test-long: test ## Run everything, many kills of the sidecar, the soak and the twenty repeats of the experiments included
+test-long: test ## Run everything, every schedule and many kills of the sidecar, the soak and the twenty repeats of the experiments included
 	@FENCELINE_MODEL=all $(GO) test -count=1 -v -run TestEveryInterleavingKeepsTheOrderOfEffects ./sidecar/gate
 	@FENCELINE_KILLS=100 $(TEST) -count=1 -run 'TestMarksInAFileNeverGoBackWhenTheProcessIsKilled|TestEffectsBehindAFileStayInOrderWhenTheProcessIsKilled' ./sidecar
+	@FENCELINE_SCHEDULES=all $(TEST) -count=1 -v -run TestKillsAndCutsBetweenEachTwoStepsBreakNothing ./sidecar
 	@$(MAKE) soak
 	@$(MAKE) fleet N=3
 	@$(MAKE) demo-all N=20

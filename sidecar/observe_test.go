@@ -216,9 +216,15 @@ func TestEveryLogLineIsJSONWithTheCommonFields(t *testing.T) {
 
 func (f *fileSidecar) post(t *testing.T, path, body string) (status int, answer string) {
 	t.Helper()
+	return post(t, "http://"+f.admin+path, body)
+}
+
+// post sends a JSON body.
+func post(t *testing.T, url, body string) (status int, answer string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+f.admin+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	require.NoError(t, err)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
