@@ -74,10 +74,21 @@ test-long: test ## Run everything, every schedule and many kills of the sidecar,
 	@FENCELINE_MODEL=all $(GO) test -count=1 -v -run TestEveryInterleavingKeepsTheOrderOfEffects ./sidecar/gate
 	@FENCELINE_KILLS=100 $(TEST) -count=1 -run 'TestMarksInAFileNeverGoBackWhenTheProcessIsKilled|TestEffectsBehindAFileStayInOrderWhenTheProcessIsKilled' ./sidecar
 	@FENCELINE_SCHEDULES=all $(TEST) -count=1 -v -run TestKillsAndCutsBetweenEachTwoStepsBreakNothing ./sidecar
+	@$(MAKE) test-standby
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) test-disk-full; else \
+		echo 'NOT RUN: the tests of full disks. They mount a small file system, which needs root: sudo make test-disk-full' >&2; fi
 	@$(MAKE) soak
 	@$(MAKE) fleet N=3
 	@$(MAKE) demo-all N=20
 	@$(MAKE) demo-replicas N=20
+
+.PHONY: test-standby
+test-standby: ## Put a standby in the place of the daemons' databases
+	@FENCELINE_STANDBY=1 $(TEST) -count=1 -v -run ReplacedByAStandby ./lockd ./paysvc ./sidecar
+
+.PHONY: test-disk-full
+test-disk-full: ## Have the daemons' databases fill their disks: small file systems that the tests mount, as root
+	@FENCELINE_DISK_FULL=1 $(TEST) -count=1 -v -run 'OnAFullDisk|FillsItsDisk' ./lockd ./paysvc ./sidecar
 
 .PHONY: soak
 soak: deps build ## Check lockd's answers while its processes are killed and its connections cut (FOR=10m BACKEND=both)

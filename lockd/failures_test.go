@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"fenceline/internal/pgserver"
 	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres/failuretest"
 	"fenceline/lockd/lockapi"
@@ -63,6 +67,33 @@ func TestLockdWhoseDatabaseTakesTooLong(t *testing.T) {
 	lockdMeets(t, "700ms", lockTimeouts())
 }
 
+func TestLockdWhoseDatabaseIsRestartedUnderLoad(t *testing.T) {
+	t.Parallel()
+	b, server := ownServer(t)
+	d := lockdOn(t, b, "2s")
+	for _, end := range []failuretest.End{failuretest.ByCrash, failuretest.Cleanly} {
+		require.NoError(t, b.RestartUnderLoad(t.Context(), d, "acquire", server, end, lockNothing, lockUnknown))
+	}
+}
+
+// Run by make test-standby, which sets the variable: a copy of the server takes its time.
+func TestLockdWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
+	if os.Getenv("FENCELINE_STANDBY") == "" {
+		return
+	}
+	b, server := ownServer(t)
+	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "acquire", Want: lockNothing, During: "in recovery"}
+	require.NoError(t, b.Meet(t.Context(), lockdOn(t, b, "2s"), row))
+}
+
+// ownServer is a bench on a server that nobody else uses.
+func ownServer(t *testing.T) (*failuretest.Bench, *pgserver.Server) {
+	t.Helper()
+	server := pgtest.Server(t, nil)
+	owner := pgtest.DatabaseOn(t, server, migrations.LockDB())
+	return failuretest.New(t, owner, pgtest.Login(t, owner, "lockapp")), server
+}
+
 func lockdMeets(t *testing.T, timeout string, table []failuretest.Row) {
 	t.Helper()
 	owner := pgtest.Database(t, migrations.LockDB())
@@ -80,20 +111,22 @@ func lockdOn(t *testing.T, b *failuretest.Bench, timeout string) failuretest.Dae
 	send := func(ctx context.Context, method, path, body string) (failuretest.Answer, []byte, error) {
 		return failuretest.Send(ctx, method, api+path, body, lockapi.HeaderOwner, "worker")
 	}
-	acquire := func(ctx context.Context, n int) (failuretest.Answer, error) {
-		var session string
-		if err := b.Row(ctx, "SELECT session_id::text FROM lock_session WHERE owner_id = 'worker' ORDER BY expires_at DESC LIMIT 1", nil, &session); err != nil {
-			return failuretest.Answer{}, err
-		}
-		answer, _, err := send(ctx, http.MethodPost, fmt.Sprintf("/v1/locks/k%d/acquire", n), fmt.Sprintf(`{"sessionId":%q,"ttlMillis":300000}`, session))
-		return answer, err
-	}
+	var session atomic.Value // the latest one's id
 	open := func(ctx context.Context, _ int) error {
 		answer, body, err := send(ctx, http.MethodPost, "/v1/sessions", `{"ownerId":"worker","ttlMillis":60000}`)
-		if err == nil && answer.Status != http.StatusCreated {
-			err = fmt.Errorf("no session: %s", body)
+		if err != nil || answer.Status != http.StatusCreated {
+			return fmt.Errorf("no session: %s: %w", body, err)
 		}
-		return err
+		var opened lockapi.Session
+		if err := json.Unmarshal(body, &opened); err != nil {
+			return err
+		}
+		session.Store(opened.SessionID)
+		return nil
+	}
+	acquire := func(ctx context.Context, n int) (failuretest.Answer, error) {
+		answer, _, err := send(ctx, http.MethodPost, fmt.Sprintf("/v1/locks/k%d/acquire", n), fmt.Sprintf(`{"sessionId":%q,"ttlMillis":300000}`, session.Load()))
+		return answer, err
 	}
 	held := func(ctx context.Context, n int) error {
 		if err := open(ctx, n); err != nil {

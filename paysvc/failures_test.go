@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"fenceline/internal/pgserver"
 	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres/failuretest"
 	"fenceline/migrations"
@@ -69,6 +71,33 @@ func TestResourceWhoseDatabaseTakesTooLong(t *testing.T) {
 	resourceMeets(t, "payapp_fenced", payTimeouts(), "--fencing-enabled", "--store-timeout", "700ms")
 }
 
+func TestResourceWhoseDatabaseIsRestartedUnderLoad(t *testing.T) {
+	t.Parallel()
+	b, server := ownServer(t)
+	d := resourceOn(t, b, "--fencing-enabled", "--store-timeout", "2s")
+	for _, end := range []failuretest.End{failuretest.ByCrash, failuretest.Cleanly} {
+		require.NoError(t, b.RestartUnderLoad(t.Context(), d, "post", server, end, payNothing, payUnknown))
+	}
+}
+
+// Run by make test-standby, which sets the variable: a copy of the server takes its time.
+func TestResourceWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
+	if os.Getenv("FENCELINE_STANDBY") == "" {
+		return
+	}
+	b, server := ownServer(t)
+	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "claim", Want: payNothing, During: "in recovery"}
+	require.NoError(t, b.Meet(t.Context(), resourceOn(t, b, "--fencing-enabled", "--store-timeout", "2s"), row))
+}
+
+// ownServer is a bench on a server that nobody else uses.
+func ownServer(t *testing.T) (*failuretest.Bench, *pgserver.Server) {
+	t.Helper()
+	server := pgtest.Server(t, nil)
+	owner := pgtest.DatabaseOn(t, server, migrations.PayDB(), migrations.SeedPayDB())
+	return failuretest.New(t, owner, pgtest.Login(t, owner, "payapp_fenced")), server
+}
+
 func resourceMeets(t *testing.T, role string, table []failuretest.Row, flags ...string) {
 	t.Helper()
 	owner := pgtest.Database(t, migrations.PayDB(), migrations.SeedPayDB())
@@ -82,8 +111,17 @@ func resourceMeets(t *testing.T, role string, table []failuretest.Row, flags ...
 // payoutOf is the id of the n-th payout.
 func payoutOf(n int) string { return fmt.Sprintf("00000000-0000-4000-b000-%012d", n) }
 
-// accountOf is its account: the next payout is another account's.
-func accountOf(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", 101+n%6) }
+// accountOf is the account that it is paid from, which has just enough. Each payout has one of its own, so that no token is stale.
+func accountOf(n int) string { return fmt.Sprintf("00000000-0000-4000-c000-%012d", n) }
+
+// openAccount makes account $1 with an opening balance that is in the ledger, too, and its payout $2.
+const openAccount = `
+WITH opened AS (INSERT INTO account (account_id, currency, balance_minor) VALUES ($1::uuid, 'EUR', 1) RETURNING account_id),
+     opening AS (INSERT INTO payout (payout_id, account_id, amount_minor, currency, state, claimed_by, claim_token, idempotency_key)
+                 SELECT gen_random_uuid(), account_id, 1, 'EUR', 'POSTED', 'seed', 1, 'opening-balance:' || account_id FROM opened RETURNING payout_id, account_id),
+     credit AS (INSERT INTO ledger_entry (entry_id, payout_id, account_id, direction, amount_minor, fence)
+                SELECT gen_random_uuid(), payout_id, account_id, 'CREDIT', 1, 1 FROM opening)
+INSERT INTO payout (payout_id, account_id, amount_minor, currency, state, idempotency_key) SELECT $2::uuid, account_id, 1, 'EUR', 'PENDING', 'made-' || account_id FROM opened`
 
 // resourceOn starts a payment-resource on the bench's database. Its n-th change is about the n-th payout, under the token n.
 func resourceOn(t *testing.T, b *failuretest.Bench, flags ...string) failuretest.Daemon {
@@ -97,10 +135,7 @@ func resourceOn(t *testing.T, b *failuretest.Bench, flags ...string) failuretest
 	claim := func(ctx context.Context, n int) (failuretest.Answer, error) {
 		return send(ctx, n, "/v1/payouts/"+payoutOf(n)+"/claim", `{"expectedState":"PENDING"}`)
 	}
-	pending := func(ctx context.Context, n int) error {
-		return b.Exec(ctx, `INSERT INTO payout (payout_id, account_id, amount_minor, currency, state, idempotency_key)
-			VALUES ($1, $2, 1, 'EUR', 'PENDING', $3)`, payoutOf(n), accountOf(n), "made-"+payoutOf(n))
-	}
+	pending := func(ctx context.Context, n int) error { return b.Exec(ctx, openAccount, accountOf(n), payoutOf(n)) }
 	acked := func(ctx context.Context, n int) error {
 		if err := pending(ctx, n); err != nil {
 			return err

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"fenceline/internal/pgserver"
 	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres/failuretest"
 	"fenceline/migrations"
@@ -65,6 +67,33 @@ func TestSidecarWhoseDatabaseTakesTooLong(t *testing.T) {
 			sidecarMeets(t, order, "700ms", fenceTimeouts())
 		})
 	}
+}
+
+func TestSidecarWhoseDatabaseIsRestartedUnderLoad(t *testing.T) {
+	t.Parallel()
+	b, server := ownServer(t)
+	d := sidecarOn(t, b, "effects", "2s")
+	for _, end := range []failuretest.End{failuretest.ByCrash, failuretest.Cleanly} {
+		require.NoError(t, b.RestartUnderLoad(t.Context(), d, "write", server, end, fenceUnavailable))
+	}
+}
+
+// Run by make test-standby, which sets the variable: a copy of the server takes its time.
+func TestSidecarWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
+	if os.Getenv("FENCELINE_STANDBY") == "" {
+		return
+	}
+	b, server := ownServer(t)
+	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "write", Want: fenceUnavailable, During: "in recovery"}
+	require.NoError(t, b.Meet(t.Context(), sidecarOn(t, b, "effects", "2s"), row))
+}
+
+// ownServer is a bench on a server that nobody else uses.
+func ownServer(t *testing.T) (*failuretest.Bench, *pgserver.Server) {
+	t.Helper()
+	server := pgtest.Server(t, nil)
+	owner := pgtest.DatabaseOn(t, server, migrations.PayDB(), migrations.Fence())
+	return failuretest.New(t, owner, pgtest.Login(t, owner, "fence_account")), server
 }
 
 func sidecarMeets(t *testing.T, order, timeout string, table []failuretest.Row) {

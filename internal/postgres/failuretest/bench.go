@@ -91,7 +91,7 @@ END $$;
 
 CREATE FUNCTION fault.fill() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-  INSERT INTO fault.filler SELECT repeat('x', 7000) FROM generate_series(1, 20000);
+  INSERT INTO fault.filler SELECT repeat('x', 7000) FROM generate_series(1, 1000);
   RETURN NULL;
 END $$;
 `

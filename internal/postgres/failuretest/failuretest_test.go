@@ -83,7 +83,11 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // open starts the shop on a bench.
 func open(t *testing.T, s *shop) (*failuretest.Bench, failuretest.Daemon) {
 	t.Helper()
-	owner := pgtest.Database(t)
+	return openOn(t, s, pgtest.Database(t))
+}
+
+func openOn(t *testing.T, s *shop, owner string) (*failuretest.Bench, failuretest.Daemon) {
+	t.Helper()
 	_, err := pgtest.Connect(t, owner).Exec(t.Context(), "CREATE TABLE stock (n int); CREATE TABLE orders (n int); GRANT ALL ON stock, orders TO public")
 	require.NoError(t, err)
 	b := failuretest.New(t, owner, pgtest.Login(t, owner))
@@ -176,4 +180,14 @@ func TestDaemonsThatAreWrongAreFound(t *testing.T) {
 			require.ErrorContains(t, b.Meet(t.Context(), d, one.row), one.says)
 		})
 	}
+}
+
+// The same of a server that is restarted while clients are served.
+func TestServerThatIsRestartedUnderLoad(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, nil)
+	b, d := openOn(t, &shop{}, pgtest.DatabaseOn(t, server))
+	require.NoError(t, b.RestartUnderLoad(t.Context(), d, "change", server, failuretest.Cleanly, refused, unknown))
+	lying, d := openOn(t, &shop{lies: true}, pgtest.DatabaseOn(t, server))
+	require.ErrorContains(t, lying.RestartUnderLoad(t.Context(), d, "change", server, failuretest.ByCrash), "yet the change isn't there")
 }

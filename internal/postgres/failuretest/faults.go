@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"fenceline/internal/pgserver"
 )
@@ -183,12 +185,19 @@ func PoolExhausted() Fault {
 	return f
 }
 
-// Standby: the address leads to a standby from now on, as after a failover elsewhere of which nobody told the daemon.
-func Standby(standby *pgserver.Server) Fault {
+// Standby: the address leads to a standby from now on, as after a failover elsewhere of which nobody told the daemon (25006). It is a copy of the server as it
+// is now.
+func Standby(t testing.TB, server *pgserver.Server) Fault {
+	t.Helper()
+	standby, err := server.BaseBackup(t.Context(), pgserver.Restore{Name: "standby", Signal: "standby.signal"})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, standby.Stop(ctx))
+	})
+	require.NoError(t, standby.Restart(t.Context()))
 	return Fault{Name: "standby", strike: func(_ context.Context, b *Bench, _ string) (healer, error) {
 		return func(context.Context) error { return b.proxy.Lead(b.primary) }, b.proxy.Lead(standby.Addr())
 	}}
 }
-
-// DiskFull: the disk with the tables is full (53100). The server lives on.
-func DiskFull() Fault { return byTrigger("diskFull", "fill()", false) }
