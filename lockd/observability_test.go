@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -80,6 +81,8 @@ func TestEventsHaveExactlyTheirFields(t *testing.T) {
 	const revoke = `{"operator":"op","reason":"it is stuck"}`
 	require.Contains(t, ask(client, "POST", "/v1/locks/revoked/revoke", revoke), lockapi.CodeForbidden)
 	require.Contains(t, ask(operator, "POST", "/v1/locks/revoked/revoke", revoke), "newTokenFloor")
+	closedToken := acquired("closed", "60000")
+	require.Empty(t, ask(client, "DELETE", "/v1/sessions/"+session, ""))
 	credtest.Write(t, dir+"/clients", client+"\n"+client+"-new")
 	require.NoError(t, os.Remove(dir+"/operators"))
 
@@ -92,7 +95,7 @@ func TestEventsHaveExactlyTheirFields(t *testing.T) {
 		"lock_granted":         {"info", []string{"lockKey", "token", "backend", "leaseMillis", "waitMillis", "ownerId", "traceId"}},
 		"lock_released":        {"info", []string{"lockKey", "token", "heldMillis", "stale", "ownerId", "traceId"}},
 		"lock_revoked":         {"warn", []string{"lockKey", "token", "revokedBy", "reason", "ownerId", "traceId"}},
-		"lease_expired":        {"warn", []string{"lockKey", "token", "overdueMillis"}},
+		"lease_expired":        {"warn", []string{"lockKey", "token", "overdueMillis", "ownerId", "traceId"}},
 		"caller_refused":       {"warn", []string{"reason", "code", "call", "caller", "remote", "ownerId", "traceId"}},
 		"operator_called":      {"info", []string{"call", "caller", "remote", "status", "ownerId", "traceId"}},
 		"credentials_reloaded": {"info", []string{"source"}},
@@ -114,6 +117,14 @@ func TestEventsHaveExactlyTheirFields(t *testing.T) {
 		if slices.Contains(want.fields, "traceId") {
 			require.Len(t, event.Text("traceId"), 32, name)
 		}
+	}
+	closed, err := p.WaitEvent(ctx, "the release of what the session held", func(e process.Event) bool {
+		return e.Name() == "lock_released" && e.Text("lockKey") == "closed"
+	})
+	require.NoError(t, err)
+	require.Equal(t, closedToken, fmt.Sprint(closed["token"]))
+	for _, e := range append(p.Events("lease_expired"), closed) {
+		require.Equal(t, "worker", e.Text("ownerId"), e)
 	}
 	require.NotContains(t, written(t, p), "token-0123456789", "no secret in any line")
 }

@@ -77,7 +77,7 @@ func worker(ctx context.Context, store lock.Store, r *record) error {
 			return err
 		}
 		for closed := false; !closed && ctx.Err() == nil; { // whatever it may still hold ends here
-			err := store.CloseSession(ctx, session.ID)
+			_, err := store.CloseSession(ctx, session.ID)
 			if closed = !silence(err); closed && err != nil && !errors.Is(err, lock.ErrSessionUnknown) {
 				return err
 			}

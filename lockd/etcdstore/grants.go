@@ -95,6 +95,7 @@ type holder struct {
 	alive     bool
 	expiresAt time.Time // the grant's
 	ended     time.Time // the grant's or the session's, whichever is earlier
+	closed    bool      // the session was
 }
 
 // holder reads what belongs to the grant that an acquire has found. A session never comes back, so what is read a moment later than the
@@ -122,7 +123,7 @@ func (s *Store) holderOf(ctx context.Context, key string, grant entry[grantValue
 		return holder{}, err
 	}
 	sessionLife := len(response.Responses[2].GetResponseRange().GetKvs()) > 0
-	h := holder{session: id, alive: s.rules.alive(life, sessionLife), expiresAt: held.value.ExpiresAt, ended: held.value.ExpiresAt}
+	h := holder{session: id, alive: s.rules.alive(life, sessionLife), expiresAt: held.value.ExpiresAt, ended: held.value.ExpiresAt, closed: session.value.Closed}
 	if session.exists() && session.value.ExpiresAt.Before(h.ended) {
 		h.ended = session.value.ExpiresAt
 	}
@@ -161,11 +162,12 @@ func (s *Store) grant(ctx context.Context, a *attempt, l lease) (*lock.Grant, er
 }
 
 // ended describes the expired grant whose place an acquire took.
-func (s *Store) ended(a *attempt, h holder) *lock.Expired {
+func (s *Store) ended(a *attempt, h holder) *lock.Ended {
 	if !a.grant.exists() || h.alive {
 		return nil
 	}
-	return &lock.Expired{Key: a.key, Token: s.token(a.grant), Overdue: overdue(h.ended)}
+	ended := describeEnded(a.key, s.token(a.grant), a.grant.value, h.closed && a.life.exists(), h.ended)
+	return &ended
 }
 
 // token is the one of a grant that was read.

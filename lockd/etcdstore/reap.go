@@ -23,20 +23,20 @@ const (
 
 // Reap implements lock.Store. Etcd has removed the lives; what they belonged to is removed here, each by a transaction that compares that it is still
 // the one without a life. So of many reapers one removes it, and reports it.
-func (s *Store) Reap(ctx context.Context, batch int) (expired []lock.Expired, more bool, err error) {
+func (s *Store) Reap(ctx context.Context, batch int) (ended []lock.Ended, more bool, err error) {
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
-	expired, more, err = s.reap(ctx, batch)
+	ended, more, err = s.reap(ctx, batch)
 	switch {
 	case err == nil:
-		return expired, more, nil
-	case len(expired) > 0:
-		return expired, false, nil // nobody else can report them; the next round meets the fault again
+		return ended, more, nil
+	case len(ended) > 0:
+		return ended, false, nil // nobody else can report them; the next round meets the fault again
 	}
 	return nil, false, fmt.Errorf("reap: %w", err)
 }
 
-func (s *Store) reap(ctx context.Context, batch int) (expired []lock.Expired, more bool, err error) {
+func (s *Store) reap(ctx context.Context, batch int) (ended []lock.Ended, more bool, err error) {
 	// Every life belongs to something, so equal counts mean that nothing has expired. That is what there is to do most of the time.
 	k := s.keys
 	counts, err := s.read(ctx, count(k.grants()), count(k.lives()), count(k.sessions()), count(k.sessionLives()))
@@ -50,29 +50,29 @@ func (s *Store) reap(ctx context.Context, batch int) (expired []lock.Expired, mo
 			return nil, false, err
 		}
 		more = len(keys) == batch
-		if expired, err = s.endGrants(ctx, keys, uuid.Nil); err != nil {
-			return expired, false, err
+		if ended, err = s.endGrants(ctx, keys, uuid.Nil); err != nil {
+			return ended, false, err
 		}
 	}
 	if n(2) > n(3) {
 		ids, err := s.lifeless(ctx, k.sessions(), k.sessionLives(), batch)
 		if err != nil {
-			return expired, false, err
+			return ended, false, err
 		}
 		more = more || len(ids) == batch
 		for _, text := range ids {
 			id, err := uuid.Parse(text)
 			if err != nil {
-				return expired, false, fmt.Errorf("etcd key %s%s isn't lockd's: %w", k.sessions(), text, err)
+				return ended, false, fmt.Errorf("etcd key %s%s isn't lockd's: %w", k.sessions(), text, err)
 			}
-			ended, err := s.endSession(ctx, id)
-			expired = append(expired, ended...)
+			found, err := s.endSession(ctx, id)
+			ended = append(ended, found...)
 			if err != nil {
-				return expired, false, err
+				return ended, false, err
 			}
 		}
 	}
-	return expired, more, nil
+	return ended, more, nil
 }
 
 // lifeless returns at most limit names of things without a life.
@@ -114,19 +114,19 @@ func (s *Store) lifeless(ctx context.Context, things, lives string, limit int) (
 }
 
 // endGrants removes grants that have no life any more, or belong to a session that has ended, and returns those that it removed itself.
-func (s *Store) endGrants(ctx context.Context, keys []string, session uuid.UUID) ([]lock.Expired, error) {
-	var expired []lock.Expired
+func (s *Store) endGrants(ctx context.Context, keys []string, session uuid.UUID) ([]lock.Ended, error) {
+	var ended []lock.Ended
 	for chunk := range slices.Chunk(keys, perTxn) {
-		ended, err := s.endChunk(ctx, chunk, session)
-		expired = append(expired, ended...)
+		more, err := s.endChunk(ctx, chunk, session)
+		ended = append(ended, more...)
 		if err != nil {
-			return expired, err
+			return ended, err
 		}
 	}
-	return expired, nil
+	return ended, nil
 }
 
-func (s *Store) endChunk(ctx context.Context, keys []string, session uuid.UUID) ([]lock.Expired, error) {
+func (s *Store) endChunk(ctx context.Context, keys []string, session uuid.UUID) ([]lock.Ended, error) {
 	doomed, err := s.doomed(ctx, keys, session)
 	if err != nil || len(doomed) == 0 {
 		return nil, err
@@ -139,14 +139,14 @@ func (s *Store) endChunk(ctx context.Context, keys []string, session uuid.UUID) 
 	if err != nil {
 		return nil, err
 	}
-	var expired []lock.Expired
+	var ended []lock.Ended
 	for i, d := range doomed {
 		if response.Responses[i].GetResponseTxn().GetSucceeded() {
 			s.giveBack(d.life.lease, d.life.value.Asked)
-			expired = append(expired, lock.Expired{Key: d.key, Token: s.token(d.grant), Overdue: overdue(d.ended)})
+			ended = append(ended, d.describe(s.token(d.grant)))
 		}
 	}
-	return expired, nil
+	return ended, nil
 }
 
 // doomedGrant is one that is about to be removed.
@@ -155,6 +155,23 @@ type doomedGrant struct {
 	grant entry[grantValue]
 	life  entry[lifeValue]
 	ended time.Time
+	// closed says that its session was closed, which releases a grant whose own time isn't over.
+	closed bool
+}
+
+func (d doomedGrant) describe(token lock.Token) lock.Ended {
+	return describeEnded(d.key, token, d.grant.value, d.closed && d.life.exists(), d.ended)
+}
+
+// describeEnded is a grant that was released with its session, or expired at about the time ended.
+func describeEnded(key string, token lock.Token, grant grantValue, released bool, ended time.Time) lock.Ended {
+	e := lock.Ended{Key: key, Token: token, OwnerID: grant.Owner, Expired: !released}
+	if released {
+		e.Held = max(time.Since(grant.AcquiredAt), 0)
+	} else {
+		e.Overdue = overdue(ended)
+	}
+	return e
 }
 
 // doomed reads the grants of these keys: those without a life, or with a session those that are its own.
@@ -202,7 +219,7 @@ func (s *Store) doomed(ctx context.Context, keys []string, session uuid.UUID) ([
 		if err != nil {
 			return nil, err
 		}
-		found[i].ended = held.value.ExpiresAt
+		found[i].ended, found[i].closed = held.value.ExpiresAt, owner.value.Closed
 		if session != uuid.Nil && owner.value.ExpiresAt.Before(found[i].ended) {
 			found[i].ended = owner.value.ExpiresAt
 		}
@@ -210,19 +227,18 @@ func (s *Store) doomed(ctx context.Context, keys []string, session uuid.UUID) ([
 	return found, nil
 }
 
-// endSession removes a session without a life and all that it holds. It returns the grants that ended with it, none when the session was closed: those
-// were given back.
-func (s *Store) endSession(ctx context.Context, id uuid.UUID) ([]lock.Expired, error) {
-	var expired []lock.Expired
+// endSession removes a session without a life and all that it holds. It returns the grants that it removed.
+func (s *Store) endSession(ctx context.Context, id uuid.UUID) ([]lock.Ended, error) {
+	var ended []lock.Ended
 	prefix := s.keys.heldBy(id)
 	for {
 		response, err := s.read(ctx, clientv3.OpGet(s.keys.session(id)), clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(page)))
 		if err != nil {
-			return expired, err
+			return ended, err
 		}
 		session, err := decode[sessionValue](s.keys.session(id), response.Responses[0])
 		if err != nil || !session.exists() {
-			return expired, err // another reaper has finished it
+			return ended, err // another reaper has finished it
 		}
 		var keys []string
 		for _, kv := range response.Responses[1].GetResponseRange().GetKvs() {
@@ -231,14 +247,12 @@ func (s *Store) endSession(ctx context.Context, id uuid.UUID) ([]lock.Expired, e
 		if len(keys) == 0 {
 			// Nothing can be added any more, since that takes the session's life.
 			_, err := s.write(ctx, []clientv3.Cmp{session.unchanged(), absent(s.keys.sessionLife(id))}, []clientv3.Op{clientv3.OpDelete(session.key)})
-			return expired, err
+			return ended, err
 		}
-		ended, err := s.endGrants(ctx, keys, id)
-		if !session.value.Closed {
-			expired = append(expired, ended...)
-		}
+		more, err := s.endGrants(ctx, keys, id)
+		ended = append(ended, more...)
 		if err != nil {
-			return expired, err
+			return ended, err
 		}
 	}
 }

@@ -136,7 +136,7 @@ func comesBetween() map[string]interruption {
 		"heartbeat":              {false, func(s *scene) error { return s.beat(s.other) }},
 		"end of the lease":       {true, func(s *scene) error { return s.other.ExpireGrant(s.t.Context(), s.grant.Key) }},
 		"end of the session":     {true, func(s *scene) error { return s.other.ExpireSession(s.t.Context(), s.session.ID) }},
-		"close of the session":   {true, func(s *scene) error { return s.other.CloseSession(s.t.Context(), s.session.ID) }},
+		"close of the session":   {true, func(s *scene) error { _, err := s.other.CloseSession(s.t.Context(), s.session.ID); return err }},
 		"release":                {true, func(s *scene) error { return s.release() }},
 		"acquire again":          {true, func(s *scene) error { return s.take(s.session) }},
 		"release and takeover": {true, func(s *scene) error {

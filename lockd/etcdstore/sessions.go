@@ -128,30 +128,31 @@ func (s *Store) countHeldBy(ctx context.Context, id uuid.UUID) (int, error) {
 
 // CloseSession implements lock.Store. One step ends the session, and with it every grant that it has: none is alive without it, and none
 // can be added. Removing them afterwards is tidying up, which the reaper does when this process can't.
-func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) error {
+func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) ([]lock.Ended, error) {
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
 	for {
 		session, life, err := s.readSession(ctx, id)
 		if err != nil {
-			return fmt.Errorf("close session: %w", err)
+			return nil, fmt.Errorf("close session: %w", err)
 		}
 		if !session.exists() || session.value.Closed {
-			return fmt.Errorf("close session: %w", lock.ErrSessionUnknown)
+			return nil, fmt.Errorf("close session: %w", lock.ErrSessionUnknown)
 		}
 		closed := session.value
 		closed.Closed = true
 		response, err := s.write(ctx, []clientv3.Cmp{session.unchanged()}, []clientv3.Op{put(session.key, closed), clientv3.OpDelete(life.key)})
 		if err != nil {
-			return fmt.Errorf("close session: %w", err)
+			return nil, fmt.Errorf("close session: %w", err)
 		}
 		if !response.Succeeded {
 			continue // a heartbeat or a reaper came between
 		}
 		s.discarded.add(life.lease)
-		if _, err := s.endSession(ctx, id); err != nil {
+		ended, err := s.endSession(ctx, id)
+		if err != nil {
 			s.logger.Warn("a closed session's grants are left to the reaper", "event", "session_left_behind", "error", err)
 		}
-		return nil
+		return ended, nil
 	}
 }

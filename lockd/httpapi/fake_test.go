@@ -82,7 +82,10 @@ func (f *fakeStore) OpenSession(ctx context.Context, owner string, ttl time.Dura
 func (f *fakeStore) Heartbeat(ctx context.Context, id uuid.UUID) (lock.Session, int, time.Time, error) {
 	return lock.Session{ID: id}, 2, time.Now(), f.answer(ctx)
 }
-func (f *fakeStore) CloseSession(ctx context.Context, _ uuid.UUID) error { return f.answer(ctx) }
+
+func (f *fakeStore) CloseSession(ctx context.Context, _ uuid.UUID) ([]lock.Ended, error) {
+	return nil, f.answer(ctx)
+}
 
 func (f *fakeStore) Insert(ctx context.Context, key, owner string, session uuid.UUID, ttl time.Duration) (lock.Acquired, error) {
 	if f.holder.OwnerID != "" {
@@ -108,7 +111,7 @@ func (f *fakeStore) Revoke(ctx context.Context, r lock.RevokeRequest) (lock.Revo
 	return lock.Revocation{ID: 1, RevokedToken: 7, NewTokenFloor: 8, PreviousOwner: r.Key}, f.answer(ctx)
 }
 
-func (f *fakeStore) Reap(ctx context.Context, _ int) ([]lock.Expired, bool, error) {
+func (f *fakeStore) Reap(ctx context.Context, _ int) ([]lock.Ended, bool, error) {
 	return nil, false, f.answer(ctx)
 }
 func (f *fakeStore) CountHeld(ctx context.Context) (int64, error) { return 0, f.answer(ctx) }

@@ -126,7 +126,7 @@ func (s *Service) attempt(ctx context.Context, request AcquireRequest, start tim
 	}
 	result.Waited = began.Sub(start)
 	if result.Ended != nil {
-		s.expired([]Expired{*result.Ended})
+		s.ended(ctx, []Ended{*result.Ended})
 	}
 	s.logger.Info("lock granted", "event", "lock_granted", "lockKey", request.Key, "token", int64(result.Grant.Token), "backend", s.backend,
 		"leaseMillis", result.Grant.TTL.Milliseconds(), "waitMillis", result.Waited.Milliseconds(), "ownerId", request.OwnerID, "traceId", traceID(ctx))

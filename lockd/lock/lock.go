@@ -50,9 +50,9 @@ type Acquired struct {
 	Granted bool
 	Grant   Grant
 	Holder  Holder // when not granted; empty when it isn't known any more
-	// Ended is the expired grant whose place this one took; nil when the key was free. A reaper that finds the
+	// Ended is the grant that was over and whose place this one took; nil when the key was free. A reaper that finds the
 	// same grant at the very same moment may report it too.
-	Ended *Expired
+	Ended *Ended
 	// Waited is how long the request waited before the attempt began that was granted. The lease began no earlier than that
 	// attempt, so a client may add it to the time at which it sent its request. The attempt's own time is never part of it.
 	Waited time.Duration
@@ -83,11 +83,15 @@ type RevokeRequest struct {
 	Expected Token
 }
 
-// Expired is a grant that ended by its time: its own, or that of its session.
-type Expired struct {
+// Ended is a grant that ended without a call of its own: by its time, or with its session.
+type Ended struct {
 	Key     string
 	Token   Token
-	Overdue time.Duration // since its expiry, by the store's clock
+	OwnerID string // empty when it isn't known
+	// Expired says that it ended by its time: its own, or that of its session. Else its session was closed.
+	Expired bool
+	Overdue time.Duration // since its expiry, by the store's clock; 0 when it hadn't expired
+	Held    time.Duration // how long it was held; 0 when it had expired
 }
 
 // Outcomes that refuse a request. Each is an answer of the store, known for certain; a store

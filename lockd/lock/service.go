@@ -58,7 +58,12 @@ func (s *Service) Heartbeat(ctx context.Context, id uuid.UUID) (Session, int, ti
 
 // CloseSession ends a session and releases its grants.
 func (s *Service) CloseSession(ctx context.Context, id uuid.UUID) error {
-	return s.store.CloseSession(ctx, id)
+	ended, err := s.store.CloseSession(ctx, id)
+	for _, e := range ended {
+		s.waiting.freed(e.Key, e.Token)
+	}
+	s.ended(ctx, ended)
+	return err
 }
 
 // Renew prolongs a grant. ErrLockLost means that it is over and nothing else.
@@ -82,8 +87,7 @@ func (s *Service) Release(ctx context.Context, key, ownerID string, token Token)
 		s.waiting.freed(key, token) // after an error it may have been released
 	}
 	if err == nil {
-		s.logger.Info("lock released", "event", "lock_released", "lockKey", key, "token", int64(token), "heldMillis", result.Held.Milliseconds(),
-			"stale", result.Stale, "ownerId", ownerID, "traceId", traceID(ctx))
+		s.released(ctx, key, ownerID, token, result)
 	}
 	return result, err
 }
@@ -133,24 +137,36 @@ func (s *Service) Reap(ctx context.Context) {
 	}
 }
 
-// expired makes grants that ended by their time visible, whoever found them.
-func (s *Service) expired(ended []Expired) {
+// ended makes grants visible that ended without a call of their own, whoever found them: by their time, or with their session.
+func (s *Service) ended(ctx context.Context, ended []Ended) {
+	expired := 0
 	for _, e := range ended {
-		s.logger.Warn("lease expired", "event", "lease_expired", "lockKey", e.Key, "token", int64(e.Token), "overdueMillis", e.Overdue.Milliseconds())
+		if e.Expired {
+			expired++
+			s.logger.Warn("lease expired", "event", "lease_expired", "lockKey", e.Key, "token", int64(e.Token), "overdueMillis", e.Overdue.Milliseconds(),
+				"ownerId", e.OwnerID, "traceId", traceID(ctx))
+		} else {
+			s.released(ctx, e.Key, e.OwnerID, e.Token, Released{Held: e.Held})
+		}
 	}
-	s.recorder.LeasesExpired(len(ended))
+	s.recorder.LeasesExpired(expired)
+}
+
+func (s *Service) released(ctx context.Context, key, ownerID string, token Token, result Released) {
+	s.logger.Info("lock released", "event", "lock_released", "lockKey", key, "token", int64(token), "heldMillis", result.Held.Milliseconds(),
+		"stale", result.Stale, "ownerId", ownerID, "traceId", traceID(ctx))
 }
 
 // ReapOnce removes what has expired by now, batch by batch.
 func (s *Service) ReapOnce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
+	ctx, cancel := context.WithTimeout(WithTraceID(ctx, newTraceID()), reapTimeout)
 	defer cancel()
 	for {
-		expired, more, err := s.store.Reap(ctx, reapBatch)
+		ended, more, err := s.store.Reap(ctx, reapBatch)
 		if err != nil {
 			return err
 		}
-		s.expired(expired)
+		s.ended(ctx, ended)
 		if !more {
 			break
 		}

@@ -18,12 +18,12 @@ import (
 // reapable is a store with nothing but expired grants; the nil interface answers for the rest by a panic.
 type reapable struct {
 	Store
-	batches [][]Expired
+	batches [][]Ended
 	err     error
 	asked   int
 }
 
-func (r *reapable) Reap(context.Context, int) ([]Expired, bool, error) {
+func (r *reapable) Reap(context.Context, int) ([]Ended, bool, error) {
 	r.asked++
 	if r.err != nil {
 		return nil, false, r.err
@@ -56,14 +56,16 @@ func newReaper(store Store) (*Service, *recorded, *bytes.Buffer) {
 func TestReaperGoesOnUntilNothingIsLeftAndTellsEachGrant(t *testing.T) {
 	t.Parallel()
 	// An empty batch in between: sessions that held nothing.
-	store := &reapable{batches: [][]Expired{{{Key: "a", Token: 5, Overdue: 1500 * time.Millisecond}}, {}, {{Key: "b", Token: 6}, {Key: "c", Token: 7}}}}
+	store := &reapable{batches: [][]Ended{{{Key: "a", Token: 5, OwnerID: "w", Expired: true, Overdue: 1500 * time.Millisecond}}, {}, {{Key: "b", Token: 6, Expired: true}, {Key: "c", Token: 7, Expired: true}, {Key: "d", Token: 8, OwnerID: "w", Held: time.Second}}}}
 	service, recorder, log := newReaper(store)
 	require.NoError(t, service.ReapOnce(t.Context()))
 	require.Equal(t, recorded{expired: 3, held: 3}, *recorder)
 	require.Equal(t, 3, store.asked)
 	var event map[string]any
 	require.NoError(t, json.Unmarshal([]byte(strings.SplitN(log.String(), "\n", 2)[0]), &event))
-	require.Equal(t, []any{"warn", "lease_expired", "a", 5.0, 1500.0}, []any{event["@level"], event["event"], event["lockKey"], event["token"], event["overdueMillis"]})
+	require.Equal(t, []any{"warn", "lease_expired", "a", 5.0, 1500.0, "w"}, []any{event["@level"], event["event"], event["lockKey"], event["token"], event["overdueMillis"], event["ownerId"]})
+	require.Len(t, event["traceId"], 32, "a round of the reaper has one, too")
+	require.Contains(t, log.String(), `"event":"lock_released"`, "what a closed session left behind hasn't expired")
 	require.NoError(t, service.ReapOnce(t.Context()))
 	require.Equal(t, 3, recorder.expired)
 }
@@ -84,6 +86,39 @@ func TestReaperSurvivesAStoreThatIsAwayAndEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// A session that is closed ends its grants without a release of their own; each is told, and who waits for it here looks at once.
+func TestEndOfASessionTellsEachGrant(t *testing.T) {
+	t.Parallel()
+	service, recorder, log := newReaper(&closing{ended: []Ended{
+		{Key: "a", Token: 5, OwnerID: "w", Held: 1500 * time.Millisecond}, {Key: "b", Token: 6, OwnerID: "w", Expired: true, Overdue: time.Second},
+	}})
+	waiter, err := service.waiting.join("a")
+	require.NoError(t, err)
+	require.NoError(t, service.CloseSession(WithTraceID(t.Context(), "trace"), uuid.New()))
+	require.Equal(t, 1, recorder.expired)
+	<-waiter.wake
+	lines := strings.SplitN(log.String(), "\n", 2)
+	require.Subset(t, fields(t, lines[0]), map[string]any{
+		"@level": "info", "event": "lock_released", "lockKey": "a", "token": 5.0, "heldMillis": 1500.0, "stale": false, "ownerId": "w", "traceId": "trace",
+	})
+	require.Subset(t, fields(t, lines[1]), map[string]any{
+		"@level": "warn", "event": "lease_expired", "lockKey": "b", "token": 6.0, "overdueMillis": 1000.0, "ownerId": "w", "traceId": "trace",
+	})
+}
+
+func fields(t *testing.T, line string) (event map[string]any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(line), &event))
+	return event
+}
+
+type closing struct {
+	Store
+	ended []Ended
+}
+
+func (c *closing) CloseSession(context.Context, uuid.UUID) ([]Ended, error) { return c.ended, nil }
+
 func TestTakeoverOfAnExpiredGrantIsSeen(t *testing.T) {
 	t.Parallel()
 	service, recorder, log := newReaper(&takeover{})
@@ -97,7 +132,7 @@ func TestTakeoverOfAnExpiredGrantIsSeen(t *testing.T) {
 type takeover struct{ Store }
 
 func (*takeover) Insert(context.Context, string, string, uuid.UUID, time.Duration) (Acquired, error) {
-	return Acquired{Granted: true, Grant: Grant{Token: 8}, Ended: &Expired{Key: "k", Token: 7}}, nil
+	return Acquired{Granted: true, Grant: Grant{Token: 8}, Ended: &Ended{Key: "k", Token: 7, Expired: true}}, nil
 }
 
 func TestBoundsHoldAtTheirEdges(t *testing.T) {

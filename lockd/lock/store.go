@@ -18,8 +18,9 @@ type Store interface {
 	// Heartbeat extends a live session by its own time to live and counts its grants. It returns ErrSessionUnknown
 	// or ErrSessionExpired.
 	Heartbeat(ctx context.Context, id uuid.UUID) (session Session, held int, now time.Time, err error)
-	// CloseSession ends a session and all its grants. It returns ErrSessionUnknown.
-	CloseSession(ctx context.Context, id uuid.UUID) error
+	// CloseSession ends a session and all its grants, and returns those that it ended itself: a reaper that comes between may have ended some of them. It
+	// returns ErrSessionUnknown.
+	CloseSession(ctx context.Context, id uuid.UUID) ([]Ended, error)
 
 	// Insert grants the key when it is free, expired, held under a dead session, or held by
 	// the same session (which then gets a new, higher token). Tokens of one key increase in
@@ -36,8 +37,8 @@ type Store interface {
 	// Revoke ends the holder's grant, records it, and draws a new token as the floor. It returns ErrNotHeld or ErrTokenMismatch.
 	Revoke(ctx context.Context, request RevokeRequest) (Revocation, error)
 	// Reap removes at most batch expired grants and at most batch expired sessions with all that they hold, and says whether there may
-	// be more. It is idempotent, and safe on several replicas at once: each grant is reported once.
-	Reap(ctx context.Context, batch int) (expired []Expired, more bool, err error)
+	// be more. It is idempotent, and safe on several replicas at once: each grant is reported once. What a closed session has left behind is among them.
+	Reap(ctx context.Context, batch int) (ended []Ended, more bool, err error)
 	// CountHeld returns the number of live grants.
 	CountHeld(ctx context.Context) (int64, error)
 }

@@ -58,7 +58,10 @@ func scanAcquire(rows pgx.Rows, m *acquiring) (o outcome[lock.Acquired], err err
 			Key: m.Key, OwnerID: m.Ask.owner, SessionID: m.Ask.session, Token: *token, AcquiredAt: *acquired, ExpiresAt: *expires, TTL: m.Ask.ttl,
 		}
 		if ended != nil {
-			o.answer.Ended = &lock.Expired{Key: m.Key, Token: *ended, Overdue: seconds(*overdue)}
+			o.answer.Ended = &lock.Ended{Key: m.Key, Token: *ended, Expired: true, Overdue: seconds(*overdue)}
+			if holder != nil { // else the database is of before lockdb/V8
+				o.answer.Ended.OwnerID = *holder
+			}
 		}
 	case "contended":
 		if holder != nil {

@@ -123,7 +123,7 @@ func calls(session lock.Session, grant lock.Grant) map[string]func(ctx context.C
 			_, _, _, err := s.Heartbeat(ctx, session.ID)
 			return err
 		},
-		"close": func(ctx context.Context, s lock.Store) error { return s.CloseSession(ctx, session.ID) },
+		"close": func(ctx context.Context, s lock.Store) error { _, err := s.CloseSession(ctx, session.ID); return err },
 		"acquire": func(ctx context.Context, s lock.Store) error {
 			_, err := s.Insert(ctx, grant.Key, session.OwnerID, session.ID, time.Minute)
 			return err

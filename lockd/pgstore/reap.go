@@ -12,16 +12,16 @@ import (
 )
 
 // Reap implements lock.Store.
-func (s *Store) Reap(ctx context.Context, batch int) (expired []lock.Expired, more bool, err error) {
+func (s *Store) Reap(ctx context.Context, batch int) (expired []lock.Ended, more bool, err error) {
 	err = s.inTx(ctx, "reap", func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, reapEntries, batch)
 		if err != nil {
 			return err
 		}
-		expired, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (lock.Expired, error) {
-			var e lock.Expired
+		expired, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (lock.Ended, error) {
+			e := lock.Ended{Expired: true}
 			var overdue float64
-			err := row.Scan(&e.Key, &e.Token, &overdue)
+			err := row.Scan(&e.Key, &e.Token, &e.OwnerID, &overdue)
 			e.Overdue = seconds(overdue)
 			return e, err
 		})
@@ -43,7 +43,7 @@ func (s *Store) Reap(ctx context.Context, batch int) (expired []lock.Expired, mo
 }
 
 // reapSessions deletes expired sessions; their grants end with them.
-func (s *Store) reapSessions(ctx context.Context, tx pgx.Tx, batch int) (ended []lock.Expired, sessions int, err error) {
+func (s *Store) reapSessions(ctx context.Context, tx pgx.Tx, batch int) (ended []lock.Ended, sessions int, err error) {
 	rows, err := tx.Query(ctx, listDoomed, batch)
 	if err != nil {
 		return nil, 0, err
@@ -51,12 +51,13 @@ func (s *Store) reapSessions(ctx context.Context, tx pgx.Tx, batch int) (ended [
 	doomed := map[string]bool{} // a session stands in as many rows as it has grants
 	var id uuid.UUID
 	var key *string
+	var owner *string
 	var token *lock.Token
 	var overdue float64
-	_, err = pgx.ForEachRow(rows, []any{&id, &key, &token, &overdue}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &key, &token, &owner, &overdue}, func() error {
 		doomed[id.String()] = true
 		if key != nil {
-			ended = append(ended, lock.Expired{Key: *key, Token: *token, Overdue: seconds(overdue)})
+			ended = append(ended, lock.Ended{Key: *key, Token: *token, OwnerID: *owner, Expired: true, Overdue: seconds(overdue)})
 		}
 		return nil
 	})

@@ -34,8 +34,18 @@ SELECT owner_id, ttl_millis, expires_at > now()
 // countSession counts a session's live grants. One row.
 const countSession = `SELECT count(*), now() FROM lock_entry WHERE session_id = $1 AND expires_at > now()`
 
-// keysOfSession lists what ends with a session, for those who wait for it. Keys that are granted meanwhile may be missing. No row, one or many.
-const keysOfSession = `SELECT lock_key, fencing_token FROM lock_entry WHERE session_id = $1`
+// holdSession keeps a session that is about to be closed: it waits for acquires under it that are under way, and those that come later wait for it. No row or one.
+const holdSession = `SELECT session_id FROM lock_session WHERE session_id = $1 FOR UPDATE`
+
+// grantsOfSession lists what ends with a session, after holdSession, and keeps it: nothing is added, and what is released or taken over meanwhile isn't told twice. The
+// rows are locked in the order in which all others lock them. No row, one or many.
+const grantsOfSession = `
+SELECT lock_key, fencing_token, owner_id,
+       extract(epoch FROM clock_timestamp() - acquired_at)::float8, extract(epoch FROM clock_timestamp() - expires_at)::float8
+  FROM lock_entry
+ WHERE session_id = $1
+ ORDER BY lock_key COLLATE "C"
+   FOR UPDATE`
 
 // closeSession deletes a session; the cascade ends its grants (C1 §1.2). No row or one.
 const closeSession = `DELETE FROM lock_session WHERE session_id = $1`
@@ -89,7 +99,7 @@ WITH doomed AS (
 DELETE FROM lock_entry e
  USING doomed d
  WHERE e.lock_key = d.lock_key
-RETURNING e.lock_key, e.fencing_token, extract(epoch FROM now() - e.expires_at)::float8`
+RETURNING e.lock_key, e.fencing_token, e.owner_id, extract(epoch FROM now() - e.expires_at)::float8`
 
 // listDoomed lists the grants that end with the sessions that reapSessions is about to delete. The
 // sessions are locked here, so that the same ones are deleted then. Many rows.
@@ -98,7 +108,7 @@ WITH doomed AS (
     SELECT session_id, expires_at FROM lock_session WHERE expires_at <= now()
      ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-SELECT d.session_id, e.lock_key, e.fencing_token, extract(epoch FROM now() - d.expires_at)::float8
+SELECT d.session_id, e.lock_key, e.fencing_token, e.owner_id, extract(epoch FROM now() - d.expires_at)::float8
   FROM doomed d
   LEFT JOIN lock_entry e USING (session_id)`
 

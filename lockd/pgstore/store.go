@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fenceline/internal/grouped"
@@ -193,32 +194,42 @@ func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID) (session lock.Sessi
 }
 
 // CloseSession implements lock.Store.
-func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) error {
-	var ended []lock.Expired
+func (s *Store) CloseSession(ctx context.Context, id uuid.UUID) ([]lock.Ended, error) {
+	var ended []lock.Ended
 	err := s.inTx(ctx, "close session", func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, keysOfSession, id)
-		if err != nil {
+		batch := &pgx.Batch{}
+		batch.Queue(holdSession, id)
+		batch.Queue(grantsOfSession, id).Query(func(rows pgx.Rows) (err error) {
+			ended, err = pgx.CollectRows(rows, scanEnded)
 			return err
-		}
-		ended, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e lock.Expired, err error) {
-			err = row.Scan(&e.Key, &e.Token)
-			return e, err
 		})
-		if err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, closeSession, id)
-		if err == nil && tag.RowsAffected() == 0 {
-			return lock.ErrSessionUnknown
-		}
-		return err
+		batch.Queue(closeSession, id).Exec(func(tag pgconn.CommandTag) error {
+			if tag.RowsAffected() == 0 {
+				return lock.ErrSessionUnknown
+			}
+			return nil
+		})
+		return tx.SendBatch(ctx, batch).Close()
 	})
-	if err == nil {
-		for _, e := range ended {
-			s.freed(ctx, e.Key, e.Token)
-		}
+	if err != nil {
+		return nil, err
 	}
-	return err
+	for _, e := range ended {
+		s.freed(ctx, e.Key, e.Token)
+	}
+	return ended, nil
+}
+
+// scanEnded reads a grant that ends with its session. Had its own time been over before, it has expired.
+func scanEnded(row pgx.CollectableRow) (e lock.Ended, err error) {
+	var held, overdue float64
+	err = row.Scan(&e.Key, &e.Token, &e.OwnerID, &held, &overdue)
+	if e.Expired = overdue >= 0; e.Expired {
+		e.Overdue = seconds(overdue)
+	} else {
+		e.Held = max(seconds(held), 0)
+	}
+	return e, err
 }
 
 // CountHeld implements lock.Store.

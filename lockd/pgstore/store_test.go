@@ -51,6 +51,14 @@ func held(t *testing.T, store lock.Store, key string) (lock.Session, lock.Grant)
 	return session, result.Grant
 }
 
+// closed closes a session.
+func closed(t *testing.T, store lock.Store, session uuid.UUID) []lock.Ended {
+	t.Helper()
+	ended, err := store.CloseSession(t.Context(), session)
+	require.NoError(t, err)
+	return ended
+}
+
 func TestOwnerOfAnotherSessionGetsNoGrant(t *testing.T) {
 	t.Parallel()
 	store, _ := open(t)

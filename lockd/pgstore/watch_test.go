@@ -70,7 +70,7 @@ func TestOtherReplicasHearOfEveryFreedKey(t *testing.T) {
 	hears(t, hints, hint{"revoked", grant.Token})
 
 	session, grant := held(t, store, "closed")
-	require.NoError(t, store.CloseSession(t.Context(), session.ID))
+	closed(t, store, session.ID)
 	hears(t, hints, hint{"closed", grant.Token})
 
 	session, grant = held(t, store, "reaped")
@@ -112,7 +112,7 @@ func TestManyFreedKeysAreAllHeardOf(t *testing.T) {
 		require.NoError(t, err)
 		want[key] = got.Grant.Token
 	}
-	require.NoError(t, store.CloseSession(t.Context(), session.ID))
+	closed(t, store, session.ID)
 	for len(want) > 0 {
 		select {
 		case got := <-hints:

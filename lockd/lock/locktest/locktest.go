@@ -44,6 +44,7 @@ func Scenarios() []Scenario {
 		{"keyOfADeadSessionIsTakenOverWithoutAReaper", deadSessionFreesItsKey},
 		{"expiredSessionCannotAcquireEvenBeforeItIsReaped", expiredSessionCannotAcquire},
 		{"closingASessionReleasesItsGrants", closingASessionReleases},
+		{"everyGrantOfAClosedSessionIsToldOnce", everyGrantOfAClosedSessionIsToldOnce},
 		{"heartbeatKeepsASessionAndItsGrantsAlive", heartbeatKeepsAlive},
 		{"revocationWithAnotherExpectedTokenChangesNothing", revocationChecksTheExpectedToken},
 		{"waitersAreServedInTheOrderOfArrival", waitersAreServedInOrder},

@@ -14,6 +14,7 @@ import (
 	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres"
 	"fenceline/lockd/etcdstore"
+	"fenceline/lockd/lock"
 	"fenceline/lockd/lock/locktest"
 	"fenceline/lockd/pgstore"
 	"fenceline/migrations"
@@ -77,6 +78,33 @@ func TestMatrix(t *testing.T) {
 				defer cancel()
 				require.NoError(t, scenario.Run(ctx, open(t)))
 			})
+		}
+	}
+}
+
+// untold is a store that says of a closed session's grants what it shouldn't.
+type untold struct {
+	lock.Store
+	says func([]lock.Ended) []lock.Ended
+}
+
+func (u untold) CloseSession(ctx context.Context, id uuid.UUID) ([]lock.Ended, error) {
+	ended, err := u.Store.CloseSession(ctx, id)
+	return u.says(ended), err
+}
+
+func TestMatrixFindsEndsThatAreToldTwiceOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	for name, says := range map[string]func([]lock.Ended) []lock.Ended{
+		"told 0 times": func(ended []lock.Ended) []lock.Ended { return ended[1:] },
+		"told 2 times": func(ended []lock.Ended) []lock.Ended { return append(ended, ended[0]) },
+	} {
+		store := newPGStore(t)
+		store.Store = untold{store.Store, says}
+		for _, scenario := range locktest.Scenarios() {
+			if scenario.Name == "everyGrantOfAClosedSessionIsToldOnce" {
+				require.ErrorContains(t, scenario.Run(t.Context(), store), name)
+			}
 		}
 	}
 }

@@ -26,6 +26,9 @@ func reapingIsIdempotent(ctx context.Context, s Store) error {
 			if e.Key == grant.Key && e.Token == grant.Token {
 				n++
 			}
+			if !e.Expired || e.Key == grant.Key && e.OwnerID != grant.OwnerID {
+				err = errors.Join(err, fmt.Errorf("reaped %+v, want an expired grant with its owner", e))
+			}
 			if e.Overdue < 0 {
 				err = errors.Join(err, fmt.Errorf("reaped %s before its time", -e.Overdue))
 			}
@@ -142,8 +145,8 @@ func takeoverTellsWhatItEnded(ctx context.Context, s Store) error {
 	if err != nil || !taken.Granted {
 		return fmt.Errorf("takeover: %+v, %w", taken, err)
 	}
-	if taken.Ended == nil || taken.Ended.Token != stale.Token || taken.Ended.Overdue <= 0 {
-		return fmt.Errorf("takeover ended %+v, want token %d", taken.Ended, stale.Token)
+	if taken.Ended == nil || taken.Ended.Token != stale.Token || taken.Ended.Overdue <= 0 || !taken.Ended.Expired || taken.Ended.OwnerID != stale.OwnerID {
+		return fmt.Errorf("takeover ended %+v, want token %d of %s", taken.Ended, stale.Token, stale.OwnerID)
 	}
 	return nil
 }

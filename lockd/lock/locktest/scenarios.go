@@ -241,10 +241,23 @@ func closingASessionReleases(ctx context.Context, s Store) error {
 	if err != nil {
 		return err
 	}
-	if err := s.CloseSession(ctx, a.session.ID); err != nil {
+	if _, err := a.must(ctx, newKey(), longTTL); err != nil {
+		return err
+	}
+	ended, err := s.CloseSession(ctx, a.session.ID)
+	if err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
-	if err := wantError(s.CloseSession(ctx, a.session.ID), lock.ErrSessionUnknown, "second close"); err != nil {
+	if len(ended) != 2 {
+		return fmt.Errorf("close ended %+v, want both grants", ended)
+	}
+	for _, e := range ended {
+		if e.Expired || e.OwnerID != a.session.OwnerID || e.Key == grant.Key && e.Token != grant.Token {
+			return fmt.Errorf("close ended %+v, want a grant of %s that it released", e, a.session.OwnerID)
+		}
+	}
+	_, err = s.CloseSession(ctx, a.session.ID)
+	if err := wantError(err, lock.ErrSessionUnknown, "second close"); err != nil {
 		return err
 	}
 	_, err = s.Insert(ctx, newKey(), a.session.OwnerID, a.session.ID, longTTL)
