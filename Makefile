@@ -8,6 +8,7 @@ PG_MAJOR ?= 16
 N        ?= 1
 KEEP     ?=
 BACKEND  ?= both
+MAJORS   ?= 14,15,16,17,18
 # How long soak and fuzz take (each fuzz target this long).
 soak: FOR ?= 10m
 fuzz: FOR ?= 60s
@@ -89,6 +90,16 @@ test-standby: ## Put a standby in the place of the daemons' databases
 .PHONY: test-disk-full
 test-disk-full: ## Have the daemons' databases fill their disks: small file systems that the tests mount, as root
 	@FENCELINE_DISK_FULL=1 $(TEST) -count=1 -v -run 'OnAFullDisk|FillsItsDisk' ./lockd ./paysvc ./sidecar
+
+.PHONY: test-compat
+test-compat: deps ## Run the stores' suites on PostgreSQL 14 to 18 and through PgBouncer; print a table (MAJORS=14,18 for some)
+	@scripts/deps pgbouncer
+	@$(GO) run ./internal/compat --majors $(MAJORS)
+
+.PHONY: evidence
+evidence: deps ## The same, and write docs/evidence.json: which gates ran where with which result; what didn't run is a blocker
+	@scripts/deps pgbouncer
+	@$(GO) run ./internal/compat --evidence docs/evidence.json
 
 .PHONY: soak
 soak: deps build ## Check lockd's answers while its processes are killed and its connections cut (FOR=10m BACKEND=both)

@@ -165,6 +165,7 @@ func migrate(ctx context.Context, databaseURL string, sets []migrations.Set) err
 
 // Login makes a login role that is a member of the groups and returns the URL with which to connect to the database as it. The
 // role is dropped when the test ends.
+// With TEST_POSTGRES_POOLED in the environment the URL leads through a PgBouncer of the login's own.
 func Login(t testing.TB, databaseURL string, groups ...string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)
@@ -183,6 +184,9 @@ func Login(t testing.TB, databaseURL string, groups ...string) string {
 	maintenance.Path = "/postgres" // the test's own database may be gone by then
 	t.Cleanup(func() { execute(maintenance.String(), "DROP ROLE IF EXISTS "+name) })
 	u.User = url.UserPassword(name, password)
+	if os.Getenv("TEST_POSTGRES_POOLED") != "" {
+		return Pooler(t, u.String())
+	}
 	return u.String()
 }
 
