@@ -61,7 +61,7 @@ fleet: deps build ## Let twelve workers pay 2 000 payouts while they are killed 
 
 .PHONY: test
 test: deps ## Run every test that fits ten minutes, on real servers, with the race detector
-	@scripts/deps pgbouncer
+	@scripts/deps pgbouncer nginx
 	@$(GO) test -run 'Interleaving|Model' ./sidecar/gate
 	@$(WITH_POSTGRES) $(TEST) ./...
 
@@ -108,6 +108,11 @@ soak: deps build ## Check lockd's answers while its processes are killed and its
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for a while each (FOR=60s)
 	@scripts/fuzz $(FOR)
+
+.PHONY: bench
+bench: deps build ## Measure the sidecar beside a bare proxy, nginx, and nginx with auth_request and a statement a request
+	@scripts/deps nginx
+	@$(GO) run ./sidecar/bench --sidecar bin/sidecar
 
 .PHONY: bench-lockd
 bench-lockd: deps build ## Measure lockd beside etcd's Mutex and bare SQL, side by side (PROFILE=FILE for lockd's CPU profile)
