@@ -31,7 +31,7 @@ const firstToken = 1000
 // newTokens writes to random keys of so many, each time with a new token.
 func newTokens(keys int) maker {
 	return func(int) func([]byte) []byte {
-		return func(b []byte) []byte { return put(b, rand.Int64N(int64(keys)), firstToken+tokens.Add(1)) }
+		return func(b []byte) []byte { return put(b, rand.Int64N(int64(keys)), firstToken+tokens.Add(1)) } //nolint:gosec // which key it is needn't be secret
 	}
 }
 
