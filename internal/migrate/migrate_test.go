@@ -8,6 +8,7 @@ import (
 
 	"fenceline/internal/migrate"
 	"fenceline/internal/pgserver/pgtest"
+	"fenceline/internal/strictjson"
 	"fenceline/migrations"
 )
 
@@ -53,4 +54,51 @@ func TestTargetPrintAndBaselineWorkTogether(t *testing.T) {
 	require.ErrorContains(t, err, "two steps")
 	_, err = run(t, url, migrate.Flags{Target: 5}, migrations.PayDB(), migrations.SeedPayDB())
 	require.ErrorContains(t, err, "without the seed")
+}
+
+// The same for programs: one object, whatever was done, and the same errors.
+func TestOutputForProgramsIsOneObject(t *testing.T) {
+	t.Parallel()
+	lockdb := migrations.LockDB()
+	url := pgtest.Database(t)
+	report := func(want error, url string, flags migrate.Flags, sets ...migrations.Set) (got migrate.Report) {
+		flags.Output = "json"
+		out, err := run(t, url, flags, sets...)
+		require.ErrorIs(t, err, want)
+		require.NoError(t, strictjson.Decode([]byte(out), &got), out)
+		require.Equal(t, 1, strings.Count(out, "\n"), out)
+		return got
+	}
+	require.Equal(t, migrate.Report{Schemas: []migrate.Schema{{Schema: "lockdb", Action: "applied", Scripts: []string{
+		"V1__create_lock_session_and_lock_entry.sql", "V2__create_lock_revocation.sql",
+	}}}}, report(nil, url, migrate.Flags{Target: 2}, lockdb))
+	require.Equal(t, migrate.Report{Schemas: []migrate.Schema{{Schema: "lockdb", Action: "pending", Scripts: []string{
+		"V3__add_lock_session_ttl.sql", "V4__create_role_lockapp.sql",
+	}}}, Pending: 2}, report(migrate.ErrPending, url, migrate.Flags{Check: true, Target: 4}, lockdb))
+	require.Equal(t, migrate.Report{Schemas: []migrate.Schema{{Schema: "lockdb", Action: "applied", Scripts: []string{}}}}, report(nil, url, migrate.Flags{Target: 2}, lockdb))
+	require.Equal(t, migrate.Report{Schemas: []migrate.Schema{{Schema: "fence", Action: "baseline", Scripts: []string{}, Version: 1}}},
+		report(nil, withFence(t), migrate.Flags{Baseline: 1}, migrations.Fence()))
+	printed := report(nil, "", migrate.Flags{PrintSQL: true}, lockdb)
+	require.Equal(t, migrations.SQL(lockdb), printed.Schemas[0].SQL)
+
+	// What was applied before a migration failed is told with the failure.
+	_, err := pgtest.Connect(t, url).Exec(t.Context(), "CREATE TABLE schema_contract ()")
+	require.NoError(t, err)
+	out, err := run(t, url, migrate.Flags{Output: "json"}, lockdb)
+	require.ErrorContains(t, err, "V5__")
+	require.JSONEq(t, `{"schemas":[{"schema":"lockdb","action":"applied","scripts":["V3__add_lock_session_ttl.sql","V4__create_role_lockapp.sql"]}],"pending":0}`, out)
+	out, err = run(t, "", migrate.Flags{Output: "json"}, lockdb)
+	require.ErrorContains(t, err, "no database URL")
+	require.Empty(t, out, "nothing was done, so nothing is told")
+}
+
+// withFence is a database with the first version of the schema fence, and without a history.
+func withFence(t *testing.T) string {
+	t.Helper()
+	url := pgtest.Database(t)
+	text, err := migrations.SQLUpTo(migrations.Fence(), 1)
+	require.NoError(t, err)
+	_, err = pgtest.Connect(t, url).Exec(t.Context(), text)
+	require.NoError(t, err)
+	return url
 }
