@@ -75,6 +75,7 @@ test-long: test ## Run everything, every schedule and many kills of the sidecar,
 	@FENCELINE_MODEL=all $(GO) test -count=1 -v -run TestEveryInterleavingKeepsTheOrderOfEffects ./sidecar/gate
 	@FENCELINE_KILLS=100 $(TEST) -count=1 -run 'TestMarksInAFileNeverGoBackWhenTheProcessIsKilled|TestEffectsBehindAFileStayInOrderWhenTheProcessIsKilled' ./sidecar
 	@FENCELINE_SCHEDULES=all $(TEST) -count=1 -v -run TestKillsAndCutsBetweenEachTwoStepsBreakNothing ./sidecar
+	@FENCELINE_STRESS=3000 $(GO) test -count=1 -timeout 15m -v -run TestStressFindsEachMistakeInTheStatementsAndNoneInOurs ./sidecar/mark/pgmark
 	@$(MAKE) test-standby
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) test-disk-full; else \
 		echo 'NOT RUN: the tests of full disks. They mount a small file system, which needs root: sudo make test-disk-full' >&2; fi

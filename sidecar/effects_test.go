@@ -68,9 +68,14 @@ type pair struct {
 
 func startPair(t *testing.T, resource *slowResource, configs ...string) *pair {
 	t.Helper()
+	return startPairBefore(t, resource, resource, configs...)
+}
+
+func startPairBefore(t *testing.T, resource *slowResource, handler http.Handler, configs ...string) *pair {
+	t.Helper()
 	database := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
 	login, account := prepare(t, database)
-	p := &pair{resource: resource, env: map[string]string{"PAYDB_URL": login, "UPSTREAM": upstreamOf(t, resource)}, database: database}
+	p := &pair{resource: resource, env: map[string]string{"PAYDB_URL": login, "UPSTREAM": upstreamOf(t, handler)}, database: database}
 	for i, text := range configs {
 		p.files[i] = write(t, text)
 		s := &sidecar{Process: spawn(t, p.env, "run", "-c", p.files[i]), account: account, database: database}
@@ -85,9 +90,9 @@ func startPair(t *testing.T, resource *slowResource, configs ...string) *pair {
 	return p
 }
 
-func upstreamOf(t *testing.T, r *slowResource) string {
+func upstreamOf(t *testing.T, handler http.Handler) string {
 	t.Helper()
-	return resource(t, r.ServeHTTP)
+	return resource(t, handler.ServeHTTP)
 }
 
 // writeLater sends a request that isn't answered soon.

@@ -77,9 +77,9 @@ func (s *Store) registerOnce(ctx context.Context, g guard, group []*registering,
 	patience := s.timeout - s.timeout/4
 	batch.Queue(readCommitted)
 	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: patience, LockTimeout: min(patience, lockPatience)})
-	keys, rows := lockKeys, g.effects.free
+	keys, rows := g.effects.lock, g.effects.free
 	if alone {
-		keys, rows = lockKeyWaiting, g.effects.waiting
+		keys, rows = g.effects.lockWaiting, g.effects.waiting
 	}
 	if g.config.Exclusive() {
 		batch.Queue(claimShared, g.name)

@@ -13,6 +13,8 @@ import (
 // on: lock, then raise and register, and only then look. A look that came before would miss whoever registers in between; a look within the
 // same statement as the raise would miss whoever that raise waited for.
 type effectStatements struct {
+	// lock takes the keys' locks that are free; lockWaiting waits for one.
+	lock, lockWaiting string
 	// free locks the marks' rows that are to be raised, without waiting; waiting waits.
 	free, waiting string
 	raise         string
@@ -90,8 +92,8 @@ n AS (INSERT INTO %[1]s AS m (%[2]s, %[3]s%[4]s)
 		tail = owning
 	}
 	return effectStatements{
-		free:    rows(" SKIP LOCKED"),
-		waiting: rows(""),
+		lock: lockKeys, lockWaiting: lockKeyWaiting,
+		free: rows(" SKIP LOCKED"), waiting: rows(""),
 		raise: fmt.Sprintf(`
 WITH g AS (SELECT * FROM `+entries+` WHERE g.i = ANY (`+got+`)%[7]s),
 r AS (UPDATE %[1]s AS m SET %[2]s = g.raise%[3]s FROM g
