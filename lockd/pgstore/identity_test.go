@@ -15,6 +15,7 @@ import (
 func program() contracttest.Program {
 	return contracttest.Program{
 		Sets: []migrations.Set{migrations.LockDB()}, Role: "lockapp", Window: pgstore.Contract(), Other: migrations.PayDB(), OtherRole: "payapp",
+		Expansion: "ALTER TABLE lock_entry ADD COLUMN note TEXT", Contraction: "ALTER TABLE lock_session DROP COLUMN ttl_millis",
 		Check: func(t *testing.T, url string) error {
 			pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
 			require.NoError(t, err)
@@ -34,4 +35,9 @@ func TestVersionsOutsideOfTheWindowAreNotReady(t *testing.T) {
 func TestReadinessKnowsTheDatabaseByItsIdentity(t *testing.T) {
 	t.Parallel()
 	contracttest.Identity(t, program())
+}
+
+func TestExpandedSchemaIsWorkedWithAndAContractedOneRefused(t *testing.T) {
+	t.Parallel()
+	contracttest.Contracted(t, program())
 }

@@ -15,6 +15,7 @@ import (
 func program() contracttest.Program {
 	return contracttest.Program{
 		Sets: []migrations.Set{migrations.PayDB(), migrations.SeedPayDB()}, Role: "payapp", Window: paydb.Contract(), Other: migrations.LockDB(), OtherRole: "lockapp",
+		Expansion: "ALTER TABLE payout ADD COLUMN note TEXT", Contraction: "ALTER TABLE payout DROP COLUMN claim_token",
 		Check: func(t *testing.T, url string) error {
 			pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
 			require.NoError(t, err)
@@ -32,4 +33,9 @@ func TestVersionsOutsideOfTheWindowAreNotReady(t *testing.T) {
 func TestReadinessKnowsTheDatabaseByItsIdentity(t *testing.T) {
 	t.Parallel()
 	contracttest.Identity(t, program())
+}
+
+func TestExpandedSchemaIsWorkedWithAndAContractedOneRefused(t *testing.T) {
+	t.Parallel()
+	contracttest.Contracted(t, program())
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"fenceline/internal/pgserver"
@@ -24,6 +25,8 @@ type Program struct {
 	// Other is another program's schema, and OtherRole its role.
 	Other     migrations.Set
 	OtherRole string
+	// Expansion adds to the schema what the program knows nothing of, and Contraction takes away what it uses, as the release after next would.
+	Expansion, Contraction string
 }
 
 // Versions wants every version of the window to be ready, both ends included, and what is outside never. The reason names both. A binary before an expanding schema works on with it, one before a
@@ -46,6 +49,22 @@ func Versions(t *testing.T, p Program) {
 		require.ErrorIs(t, err, postgres.ErrSchema)
 		require.ErrorContains(t, err, fmt.Sprintf("at version %d, this binary works with %d to %d", version, p.Window.Min, p.Window.Max))
 	}
+}
+
+// Contracted wants the program to work on with an expanded schema, and to be refused by a contracted one, by the version that the contraction set: before it finds out by what is missing.
+func Contracted(t *testing.T, p Program) {
+	t.Helper()
+	owner := pgtest.Database(t, p.Sets...)
+	conn := pgtest.Connect(t, owner)
+	url := pgtest.Login(t, owner, p.Role)
+	_, err := conn.Exec(t.Context(), p.Expansion, pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	require.NoError(t, p.Check(t, url), "an expanded schema")
+	_, err = conn.Exec(t.Context(), fmt.Sprintf("%s; UPDATE %s SET version = %d", p.Contraction, p.Window.Table.Sanitize(), p.Window.Max+1), pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	err = p.Check(t, url)
+	require.ErrorIs(t, err, postgres.ErrSchema)
+	require.ErrorContains(t, err, fmt.Sprintf("at version %d, this binary works with %d to %d", p.Window.Max+1, p.Window.Min, p.Window.Max))
 }
 
 // Identity wants a reason for each thing that the database isn't what it should be, and no password in any.

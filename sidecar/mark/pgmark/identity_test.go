@@ -12,9 +12,9 @@ import (
 	"fenceline/sidecar/mark/pgmark"
 )
 
-func TestVersionsOutsideOfTheWindowAreNotReady(t *testing.T) {
-	t.Parallel()
-	contracttest.Versions(t, contracttest.Program{
+func program() contracttest.Program {
+	return contracttest.Program{
+		Expansion: "ALTER TABLE fence.mark ADD COLUMN note TEXT", Contraction: "ALTER TABLE fence.mark DROP COLUMN updated_at",
 		Sets: []migrations.Set{migrations.Fence()}, Role: "fence_sidecar", Window: pgmark.Contract(),
 		Check: func(t *testing.T, url string) error {
 			pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
@@ -22,5 +22,15 @@ func TestVersionsOutsideOfTheWindowAreNotReady(t *testing.T) {
 			defer pool.Close()
 			return pgmark.New(pool, ownGuards(), 3*time.Second, maxJump).Check(t.Context())
 		},
-	})
+	}
+}
+
+func TestVersionsOutsideOfTheWindowAreNotReady(t *testing.T) {
+	t.Parallel()
+	contracttest.Versions(t, program())
+}
+
+func TestExpandedSchemaIsWorkedWithAndAContractedOneRefused(t *testing.T) {
+	t.Parallel()
+	contracttest.Contracted(t, program())
 }
