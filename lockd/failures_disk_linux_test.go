@@ -23,7 +23,9 @@ func TestLockdOnAFullDisk(t *testing.T) {
 	b := failuretest.New(t, owner, pgtest.Login(t, owner, "lockapp"))
 	d := lockdOn(t, b, "5s")
 	for _, call := range []string{"acquire", "revoke"} {
-		require.NoError(t, b.Meet(t.Context(), d, failuretest.Row{Fault: failuretest.DiskFull(disk), Call: call, Want: lockNothing}))
+		row := failuretest.Row{Fault: failuretest.DiskFull(disk), Call: call, Want: lockNothing}
+		failuretest.Documented(t, "../docs/failures.md", "lockd", []failuretest.Row{row})
+		require.NoError(t, b.Meet(t.Context(), d, row))
 	}
 }
 

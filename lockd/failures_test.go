@@ -83,6 +83,7 @@ func TestLockdWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
 	}
 	b, server := ownServer(t)
 	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "acquire", Want: lockNothing, During: "in recovery"}
+	failuretest.Documented(t, "../docs/failures.md", "lockd", []failuretest.Row{row})
 	require.NoError(t, b.Meet(t.Context(), lockdOn(t, b, "2s"), row))
 }
 
@@ -99,6 +100,7 @@ func lockdMeets(t *testing.T, timeout string, table []failuretest.Row) {
 	owner := pgtest.Database(t, migrations.LockDB())
 	b := failuretest.New(t, owner, pgtest.Login(t, owner, "lockapp"))
 	d := lockdOn(t, b, timeout)
+	failuretest.Documented(t, "../docs/failures.md", "lockd", table)
 	for _, row := range table {
 		require.NoError(t, b.Meet(t.Context(), d, row))
 	}

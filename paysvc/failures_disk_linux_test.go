@@ -23,7 +23,9 @@ func TestResourceOnAFullDisk(t *testing.T) {
 	b := failuretest.New(t, owner, pgtest.Login(t, owner, "payapp_fenced"))
 	d := resourceOn(t, b, "--fencing-enabled", "--store-timeout", "5s")
 	for _, call := range []string{"claim", "post"} {
-		require.NoError(t, b.Meet(t.Context(), d, failuretest.Row{Fault: failuretest.DiskFull(disk), Call: call, Want: payNothing}))
+		row := failuretest.Row{Fault: failuretest.DiskFull(disk), Call: call, Want: payNothing}
+		failuretest.Documented(t, "../docs/failures.md", "payment-resource", []failuretest.Row{row})
+		require.NoError(t, b.Meet(t.Context(), d, row))
 	}
 }
 

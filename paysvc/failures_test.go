@@ -62,7 +62,7 @@ func TestResourceInEachFailureOfItsDatabase(t *testing.T) {
 	// A posting in plain mode is two transactions on purpose; what becomes of it in between is another test's.
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
-		resourceMeets(t, "payapp", payFailures("claim"), "--store-timeout", "2s")
+		resourceMeets(t, "payapp", payFailures("plain claim"), "--store-timeout", "2s")
 	})
 }
 
@@ -87,6 +87,7 @@ func TestResourceWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
 	}
 	b, server := ownServer(t)
 	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "claim", Want: payNothing, During: "in recovery"}
+	failuretest.Documented(t, "../docs/failures.md", "payment-resource", []failuretest.Row{row})
 	require.NoError(t, b.Meet(t.Context(), resourceOn(t, b, "--fencing-enabled", "--store-timeout", "2s"), row))
 }
 
@@ -103,6 +104,7 @@ func resourceMeets(t *testing.T, role string, table []failuretest.Row, flags ...
 	owner := pgtest.Database(t, migrations.PayDB(), migrations.SeedPayDB())
 	b := failuretest.New(t, owner, pgtest.Login(t, owner, role))
 	d := resourceOn(t, b, flags...)
+	failuretest.Documented(t, "../docs/failures.md", "payment-resource", table)
 	for _, row := range table {
 		require.NoError(t, b.Meet(t.Context(), d, row))
 	}
@@ -149,14 +151,19 @@ func resourceOn(t *testing.T, b *failuretest.Bench, flags ...string) failuretest
 		}
 		return b.Exec(ctx, "UPDATE payout SET state = 'RAIL_ACKED' WHERE payout_id = $1", payoutOf(n))
 	}
-	return failuretest.Daemon{Name: "payment-resource", Admin: admin, MaxConns: 2, Calls: map[string]failuretest.Call{
-		"claim": {Table: "payout", Prepare: pending, Send: claim, Effect: func(ctx context.Context, n int) (failuretest.Effect, error) {
+	claimCall := failuretest.Call{
+		Table: "payout", Prepare: pending, Send: claim,
+		Effect: func(ctx context.Context, n int) (failuretest.Effect, error) {
 			var claimed, remembered bool
 			err := b.Row(ctx, `SELECT state = 'CLAIMED' AND claim_token = $2::bigint AND attempt_count = 1,
 				EXISTS (SELECT FROM request_ledger WHERE operation = 'claim' AND key = 'payout-' || $1) FROM payout WHERE payout_id = $1::text::uuid`,
 				[]any{payoutOf(n), n}, &claimed, &remembered)
 			return failuretest.All(claimed, remembered), err
-		}},
+		},
+	}
+	return failuretest.Daemon{Name: "payment-resource", Admin: admin, MaxConns: 2, Calls: map[string]failuretest.Call{
+		"claim":       claimCall,
+		"plain claim": claimCall,
 		"post": {
 			Table: "ledger_entry", Prepare: acked,
 			Send: func(ctx context.Context, n int) (failuretest.Answer, error) {

@@ -24,7 +24,9 @@ func TestSidecarOnAFullDisk(t *testing.T) {
 			failuretest.MoveTo(t, disk, server, owner)
 			b := failuretest.New(t, owner, pgtest.Login(t, owner, "fence_account"))
 			d := sidecarOn(t, b, order, "5s")
-			require.NoError(t, b.Meet(t.Context(), d, failuretest.Row{Fault: failuretest.DiskFull(disk), Call: "write", Want: fenceUnavailable}))
+			row := failuretest.Row{Fault: failuretest.DiskFull(disk), Call: order, Want: fenceUnavailable}
+			failuretest.Documented(t, "../docs/failures.md", "sidecar", []failuretest.Row{row})
+			require.NoError(t, b.Meet(t.Context(), d, row))
 		})
 	}
 }
@@ -39,5 +41,5 @@ func TestSidecarWhoseServersLogFillsItsDisk(t *testing.T) {
 	owner := pgtest.DatabaseOn(t, server, migrations.PayDB(), migrations.Fence())
 	b := failuretest.New(t, owner, pgtest.Login(t, owner, "fence_account"))
 	d := sidecarOn(t, b, "effects", "2s")
-	require.NoError(t, b.RestartUnderLoad(t.Context(), d, "write", server, failuretest.ByFullLog(disk), fenceUnavailable))
+	require.NoError(t, b.RestartUnderLoad(t.Context(), d, "effects", server, failuretest.ByFullLog(disk), fenceUnavailable))
 }

@@ -51,17 +51,22 @@ func fenceTimeouts() []failuretest.Row {
 
 func TestSidecarInEachFailureOfItsDatabase(t *testing.T) {
 	t.Parallel()
-	for order, held := range map[string]failuretest.Answer{"effects": fenceBusy, "admissions": fenceUnavailable} {
+	for order, held := range map[string]failuretest.Answer{"effects": fenceBusy, "exclusive": fenceBusy, "admissions": fenceUnavailable} {
 		t.Run(order, func(t *testing.T) {
 			t.Parallel()
-			sidecarMeets(t, order, "2s", fenceFailures(held))
+			table := fenceFailures(held)
+			if order == "effects" {
+				// The registration whose answer was lost stands in the way of the key's next token until a heartbeat takes it back.
+				table = append(table, failuretest.Row{Fault: failuretest.CutInCommit(), Call: "effects of one key", Want: fenceUnavailable, During: "database unavailable"})
+			}
+			sidecarMeets(t, order, "2s", table)
 		})
 	}
 }
 
 func TestSidecarWhoseDatabaseTakesTooLong(t *testing.T) {
 	t.Parallel()
-	for _, order := range []string{"effects", "admissions"} {
+	for _, order := range []string{"effects", "exclusive", "admissions"} {
 		t.Run(order, func(t *testing.T) {
 			t.Parallel()
 			sidecarMeets(t, order, "700ms", fenceTimeouts())
@@ -74,7 +79,7 @@ func TestSidecarWhoseDatabaseIsRestartedUnderLoad(t *testing.T) {
 	b, server := ownServer(t)
 	d := sidecarOn(t, b, "effects", "2s")
 	for _, end := range []failuretest.End{failuretest.ByCrash, failuretest.Cleanly} {
-		require.NoError(t, b.RestartUnderLoad(t.Context(), d, "write", server, end, fenceUnavailable))
+		require.NoError(t, b.RestartUnderLoad(t.Context(), d, "effects", server, end, fenceUnavailable))
 	}
 }
 
@@ -84,7 +89,8 @@ func TestSidecarWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
 		return
 	}
 	b, server := ownServer(t)
-	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "write", Want: fenceUnavailable, During: "in recovery"}
+	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "effects", Want: fenceUnavailable, During: "in recovery"}
+	failuretest.Documented(t, "../docs/failures.md", "sidecar", []failuretest.Row{row})
 	require.NoError(t, b.Meet(t.Context(), sidecarOn(t, b, "effects", "2s"), row))
 }
 
@@ -101,8 +107,13 @@ func sidecarMeets(t *testing.T, order, timeout string, table []failuretest.Row) 
 	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
 	b := failuretest.New(t, owner, pgtest.Login(t, owner, "fence_account"))
 	d := sidecarOn(t, b, order, timeout)
+	for i := range table {
+		if table[i].Call == "" {
+			table[i].Call = order
+		}
+	}
+	failuretest.Documented(t, "../docs/failures.md", "sidecar", table)
 	for _, row := range table {
-		row.Call = "write"
 		require.NoError(t, b.Meet(t.Context(), d, row))
 	}
 }
@@ -129,35 +140,43 @@ func (f *forwarded) times(token int) int {
 // sidecarOn starts a sidecar on the bench's database. Its n-th change is a write to the n-th account under the token n.
 func sidecarOn(t *testing.T, b *failuretest.Bench, order, timeout string) failuretest.Daemon {
 	t.Helper()
+	guard := map[string]string{
+		"admissions": "order: admissions",
+		"effects":    "order: effects\n    unsettled: { then: hold }",
+		"exclusive":  "order: effects\n    ownership: exclusive\n    unsettled: { then: release, after: 7s }",
+	}[order]
 	reached := &forwarded{tokens: map[string]int{}}
-	text := strings.NewReplacer("order: admissions", "order: "+order, "timeout: 1s", "timeout: "+timeout+", max_conns: 2").Replace(configText)
-	if order == "effects" {
-		text = strings.Replace(text, "order: effects\n", "order: effects\n    unsettled: { then: hold }\n", 1)
-	}
+	text := strings.NewReplacer("order: admissions", guard, "timeout: 1s", "timeout: "+timeout+", max_conns: 2",
+		"response_timeout: 10s", "connect_timeout: 500ms, response_timeout: 2s").Replace(configText) + "limits: { wait: 3s }\n"
 	s := &sidecar{Process: spawn(t, map[string]string{"PAYDB_URL": b.Login, "UPSTREAM": resource(t, reached.ServeHTTP)}, "run", "-c", write(t, text))}
 	s.listening(t)
 	account := func(n int) string { return fmt.Sprintf("00000000-0000-4000-c000-%012d", n) }
-	return failuretest.Daemon{Name: "sidecar, order: " + order, Admin: "http://" + s.admin, MaxConns: 2, Calls: map[string]failuretest.Call{"write": {
-		Table: "account",
-		Prepare: func(ctx context.Context, n int) error {
-			return b.Exec(ctx, "INSERT INTO account (account_id, currency) VALUES ($1, 'EUR')", account(n))
-		},
-		Send: func(ctx context.Context, n int) (failuretest.Answer, error) {
-			answer, _, err := failuretest.Send(ctx, http.MethodPost, "http://"+s.api+"/accounts/"+account(n), "", "X-Fencing-Token", fmt.Sprint(n), "X-Owner-Id", "worker")
-			return answer, err
-		},
-		// A mark without its request is nothing: nobody is told that it was admitted, and nothing older is any more. A request without its mark is the one thing
-		// that must not be.
-		Effect: func(ctx context.Context, n int) (failuretest.Effect, error) {
-			var marked bool
-			err := b.Row(ctx, "SELECT fence = $2 FROM account WHERE account_id = $1", []any{account(n), n}, &marked)
-			switch times := reached.times(n); {
-			case times == 0:
-				return failuretest.Nothing, err
-			case times == 1 && marked:
-				return failuretest.Whole, err
-			}
-			return failuretest.Part, err
-		},
-	}}}
+	write := func(account func(n int) string) failuretest.Call {
+		return failuretest.Call{
+			Table: "account",
+			Prepare: func(ctx context.Context, n int) error {
+				return b.Exec(ctx, "INSERT INTO account (account_id, currency) VALUES ($1, 'EUR') ON CONFLICT DO NOTHING", account(n))
+			},
+			Send: func(ctx context.Context, n int) (failuretest.Answer, error) {
+				answer, _, err := failuretest.Send(ctx, http.MethodPost, "http://"+s.api+"/accounts/"+account(n), "", "X-Fencing-Token", fmt.Sprint(n), "X-Owner-Id", "worker")
+				return answer, err
+			},
+			// A mark without its request is nothing: nobody is told that it was admitted, and nothing older is any more. A request without its mark is the one thing
+			// that must not be.
+			Effect: func(ctx context.Context, n int) (failuretest.Effect, error) {
+				var marked bool
+				err := b.Row(ctx, "SELECT fence >= $2 FROM account WHERE account_id = $1", []any{account(n), n}, &marked)
+				switch times := reached.times(n); {
+				case times == 0:
+					return failuretest.Nothing, err
+				case times == 1 && marked:
+					return failuretest.Whole, err
+				}
+				return failuretest.Part, err
+			},
+		}
+	}
+	return failuretest.Daemon{Name: "sidecar, order: " + order, Admin: "http://" + s.admin, MaxConns: 2, Calls: map[string]failuretest.Call{
+		order: write(account), "effects of one key": write(func(int) string { return account(0) }),
+	}}
 }

@@ -214,3 +214,21 @@ func TestWaitThatTakesTooLongIsUnavailable(t *testing.T) {
 	require.True(t, stillHeld)
 	require.Equal(t, grant, after)
 }
+
+// Should a session go in the middle of an acquire, whoever made that possible, the foreign key refuses the grant (23503), and that is an answer of the domain's.
+func TestForeignKeyThatRefusesAGrantMeansThatTheSessionIsGone(t *testing.T) {
+	t.Parallel()
+	store, owner := open(t)
+	session, err := store.OpenSession(t.Context(), "alice", time.Minute)
+	require.NoError(t, err)
+	_, err = pgtest.Connect(t, owner).Exec(t.Context(), `
+CREATE FUNCTION end_session() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN DELETE FROM lock_session WHERE session_id = NEW.session_id; RETURN NEW; END';
+CREATE TRIGGER end_session BEFORE INSERT ON lock_entry FOR EACH ROW EXECUTE FUNCTION end_session()`)
+	require.NoError(t, err)
+	_, err = store.Insert(t.Context(), "key", "alice", session.ID, time.Minute)
+	require.ErrorIs(t, err, lock.ErrSessionUnknown)
+	require.Equal(t, postgres.ForeignKeyViolation, postgres.State(err))
+	_, held, err := store.Read(t.Context(), "key")
+	require.NoError(t, err)
+	require.False(t, held)
+}
