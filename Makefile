@@ -111,9 +111,9 @@ fuzz: ## Run every fuzz target for a while each (FOR=60s)
 	@scripts/fuzz $(FOR)
 
 .PHONY: bench
-bench: deps build ## Measure the sidecar beside a bare proxy, nginx, and nginx with auth_request and a statement a request
+bench: deps build ## Measure the sidecar beside a bare proxy, nginx, and nginx with auth_request and a statement a request (PROFILE=FOLDER for CPU profiles)
 	@scripts/deps nginx
-	@$(GO) run ./sidecar/bench --sidecar bin/sidecar
+	@$(GO) run ./sidecar/bench --sidecar bin/sidecar $(if $(PROFILE),--profile $(abspath $(PROFILE)))
 
 .PHONY: bench-lockd
 bench-lockd: deps build ## Measure lockd beside etcd's Mutex and bare SQL, side by side (PROFILE=FILE for lockd's CPU profile)

@@ -22,6 +22,7 @@ type cli struct {
 	Run      runCmd      `cmd:"" default:"withargs" help:"Measure (the default)."`
 	Upstream upstreamCmd `cmd:"" hidden:"" help:"Be the upstream."`
 	Proxy    proxyCmd    `cmd:"" hidden:"" help:"Be the bare proxy."`
+	Sidecar  sidecarCmd  `cmd:"" hidden:"" help:"Be a sidecar, under a profiler."`
 	Checker  checkerCmd  `cmd:"" hidden:"" help:"Be the service that auth_request asks."`
 }
 
@@ -33,6 +34,7 @@ type runCmd struct {
 	Keys    int           `help:"Keys of the requests with new tokens." default:"100000"`
 	Many    int           `help:"Distinct keys after which the sidecar's memory is read." default:"1000000"`
 	Marks   int           `help:"Marks in the large table; the small one has a thousandth." default:"10000000"`
+	Profile string        `help:"Write the CPU profile of each sidecar into this folder; they then run inside this program's binary." placeholder:"FOLDER"`
 	Nginx   string        `help:"The program nginx." default:"nginx"`
 }
 

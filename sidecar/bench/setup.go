@@ -147,7 +147,7 @@ const (
 
 // sidecar starts one with its marks in the database, or in a file where url is empty.
 func (b *bench) sidecar(ctx context.Context, id, guard, order, url string) (*process.Process, string, error) {
-	store := "{ postgres: { url: \"${BENCH_DATABASE_URL}\", timeout: 5s } }"
+	store := "{ postgres: { url: \"${BENCH_DATABASE_URL}\", timeout: 5s, query_mode: cache_statement } }"
 	if url == "" {
 		store = "{ file: { path: " + filepath.Join(b.dir, id+".db") + ", timeout: 5s } }"
 	}
@@ -169,9 +169,14 @@ func (b *bench) sidecar(ctx context.Context, id, guard, order, url string) (*pro
 		}
 	}
 	// Its log goes to a file: reading the line that each refused request writes would cost this process, and hence the clients, more than it costs the sidecar.
-	p, err := process.Start(ctx, process.Spec{
-		Name: id, Path: b.opts.Sidecar, Args: []string{"run", "-c", path}, Env: []string{"BENCH_DATABASE_URL=" + url}, LogDir: b.dir, FileOnly: true,
-	})
+	spec := process.Spec{Name: id, Path: b.opts.Sidecar, Args: []string{"run", "-c", path}, Env: []string{"BENCH_DATABASE_URL=" + url}, LogDir: b.dir, FileOnly: true}
+	if b.opts.Profile != "" {
+		if spec.Path, err = os.Executable(); err != nil {
+			return nil, "", err
+		}
+		spec.Args = []string{"sidecar", "-c", path, "--profile", filepath.Join(b.opts.Profile, id+".pprof")}
+	}
+	p, err := process.Start(ctx, spec)
 	if err != nil {
 		return nil, "", err
 	}
