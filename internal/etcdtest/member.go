@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ type Member struct {
 	peer    string
 	cluster string // name=peer of every member
 	token   string
+	secure  []string         // arguments for encrypted clients
 	process *process.Process // nil: not running
 }
 
@@ -46,6 +48,17 @@ func StartOn(t testing.TB, dir string) *Member {
 	t.Helper()
 	m := newMember(t, "m0")
 	m.dir, m.cluster = dir, "m0="+m.peer
+	t.Cleanup(func() { m.Kill(t) })
+	m.Restart(t)
+	return m
+}
+
+// StartSecure runs a single member that shows clients this certificate and lets in those with a certificate of the authority. All are paths of PEM files.
+func StartSecure(t testing.TB, certificate, key, authority string) *Member {
+	t.Helper()
+	m := newMember(t, "m0")
+	m.client = strings.Replace(m.client, "http://", "https://", 1)
+	m.cluster, m.secure = "m0="+m.peer, []string{"-cert", certificate, "-key", key, "-client-ca", authority}
 	t.Cleanup(func() { m.Kill(t) })
 	m.Restart(t)
 	return m
@@ -100,7 +113,7 @@ func (m *Member) launch(t testing.TB) {
 	t.Helper()
 	p, err := process.Start(t.Context(), process.Spec{
 		Name: "etcd-" + m.name, Path: program(t), LogDir: t.TempDir(),
-		Args: []string{"-name", m.name, "-dir", m.dir, "-client", m.client, "-peer", m.peer, "-cluster", m.cluster, "-token", m.token},
+		Args: append([]string{"-name", m.name, "-dir", m.dir, "-client", m.client, "-peer", m.peer, "-cluster", m.cluster, "-token", m.token}, m.secure...),
 	})
 	require.NoError(t, err)
 	m.process = p

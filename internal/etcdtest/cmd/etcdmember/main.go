@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
@@ -28,10 +29,14 @@ func main() {
 	peer := flag.String("peer", "", "the URL for other members")
 	cluster := flag.String("cluster", "", "name=peer of all members, with commas")
 	token := flag.String("token", "fenceline-test", "what tells this cluster from others")
+	var tls transport.TLSInfo
+	flag.StringVar(&tls.CertFile, "cert", "", "the certificate that clients see; without one they aren't encrypted")
+	flag.StringVar(&tls.KeyFile, "key", "", "its key")
+	flag.StringVar(&tls.TrustedCAFile, "client-ca", "", "the authority whose certificates clients must have")
 	flag.Parse()
 	logger, err := daemon.NewLogger("etcdmember", "info", os.Stderr)
 	if err == nil {
-		err = run(logger, *name, *dir, *client, *peer, *cluster, *token)
+		err = run(logger, *name, *dir, *client, *peer, *cluster, *token, tls)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "etcdmember:", err)
@@ -39,7 +44,7 @@ func main() {
 	}
 }
 
-func run(logger hclog.Logger, name, dir, client, peer, cluster, token string) error {
+func run(logger hclog.Logger, name, dir, client, peer, cluster, token string, tls transport.TLSInfo) error {
 	clientURL, err := url.Parse(client)
 	if err != nil {
 		return err
@@ -53,6 +58,9 @@ func run(logger hclog.Logger, name, dir, client, peer, cluster, token string) er
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{*clientURL}, []url.URL{*clientURL}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*peerURL}, []url.URL{*peerURL}
 	c.EnableGRPCGateway = false
+	c.BcryptCost = 4 // the least that there is: passwords here are no secrets
+	c.ClientTLSInfo = tls
+	c.ClientTLSInfo.ClientCertAuth = tls.TrustedCAFile != ""
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	etcd, err := embed.StartEtcd(c)
 	if err != nil {
