@@ -41,8 +41,8 @@ func lockFailures() []failuretest.Row {
 		{Fault: failuretest.NoConnections(), Call: "acquire", Want: lockNothing, During: "database unavailable"},
 		{Fault: failuretest.Deadlock(), Call: "acquire", Want: lockGranted},
 		{Fault: failuretest.Deadlock(), Call: "revoke", Want: lockGranted},
-		{Fault: failuretest.LostOnce(), Call: "acquire", Want: lockGranted},
-		{Fault: failuretest.LostOnce(), Call: "revoke", Want: lockGranted},
+		{Fault: failuretest.LostTwice(), Call: "acquire", Want: lockGranted},
+		{Fault: failuretest.LostTwice(), Call: "revoke", Want: lockGranted},
 		{Fault: failuretest.LostAlways(), Call: "acquire", Want: lockNothing},
 	}
 }

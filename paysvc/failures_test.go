@@ -34,7 +34,7 @@ func payFailures(calls ...string) []failuretest.Row {
 			{Fault: failuretest.CutInStatement(), Call: call, Want: payNothing, During: "database unavailable"},
 			{Fault: failuretest.CutInCommit(), Call: call, Want: payUnknown, During: "database unavailable"},
 			{Fault: failuretest.Deadlock(), Call: call, Want: payDone},
-			{Fault: failuretest.LostOnce(), Call: call, Want: payDone},
+			{Fault: failuretest.LostTwice(), Call: call, Want: payDone},
 			{Fault: failuretest.LostAlways(), Call: call, Want: payNothing},
 		}...)
 	}

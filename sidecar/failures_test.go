@@ -35,7 +35,7 @@ func fenceFailures(held failuretest.Answer) []failuretest.Row {
 		{Fault: failuretest.ReadOnly(), Want: fenceUnavailable, During: "read-only"},
 		{Fault: failuretest.NoConnections(), Want: fenceUnavailable, During: "database unavailable"},
 		{Fault: failuretest.Deadlock(), Want: fenceDone},
-		{Fault: failuretest.LostOnce(), Want: fenceDone},
+		{Fault: failuretest.LostTwice(), Want: fenceDone},
 		{Fault: failuretest.LostAlways(), Want: fenceUnavailable},
 		{Fault: failuretest.LockTimeout(), Want: held},
 	}

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -196,11 +197,7 @@ func TestEachStateIsProvokedAndHasItsIdentity(t *testing.T) {
 				postgres.ErrReadOnly, postgres.ErrTimeout, postgres.ErrPermission, postgres.ErrSchema, postgres.ErrSerialization, postgres.ErrConstraint,
 				postgres.ErrUnavailable, postgres.ErrCanceled, postgres.ErrOutcomeUnknown,
 			} {
-				if identity == c.identity {
-					require.ErrorIs(t, err, identity)
-				} else {
-					require.NotErrorIs(t, err, identity)
-				}
+				require.Equal(t, errors.Is(c.identity, identity), errors.Is(err, identity), "%v: %v", identity, err)
 			}
 		})
 	}

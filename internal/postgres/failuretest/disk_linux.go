@@ -27,7 +27,7 @@ func SmallDisk(t testing.TB, size string) string {
 	t.Cleanup(func() { require.NoError(t, os.Remove(dir)) })
 	err = syscall.Mount("none", dir, "tmpfs", 0, "mode=0755,size="+size)
 	require.NoError(t, err, "a full disk is a small file system that this test mounts, which needs root: sudo make test-disk-full")
-	t.Cleanup(func() { require.NoError(t, exec.CommandContext(context.Background(), "umount", dir).Run()) })
+	t.Cleanup(func() { require.NoError(t, exec.CommandContext(context.Background(), "umount", dir).Run()) }) //nolint:gosec // the folder that we made
 	return dir
 }
 
@@ -55,7 +55,7 @@ func MoveTo(t testing.TB, dir string, server *pgserver.Server, owner string) {
 	}
 }
 
-// DiskFull: the disk with the tables is full, and a transaction needs more of it (53100). The server's log is on another disk, so the server lives on.
+// DiskFull lets the disk with the tables be full when a transaction needs more of it (53100). The server's log is on another disk, so the server lives on.
 func DiskFull(dir string) Fault {
 	return Fault{Name: "diskFull", strike: func(ctx context.Context, b *Bench, table string) (healer, error) {
 		drop, err := trigger(ctx, b, table, "fill()", false)

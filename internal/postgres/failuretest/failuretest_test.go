@@ -45,8 +45,7 @@ func (s *shop) write(ctx context.Context, n string, tables ...string) error {
 }
 
 func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Not the request's: a client that leaves cancels nothing.
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 10*time.Second) // a client that leaves cancels nothing
 	defer cancel()
 	if r.URL.Path == "/readyz" {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // as long as our daemons take
@@ -135,7 +134,7 @@ func TestDaemonThatIsInOrderMeetsEveryFault(t *testing.T) {
 			{Fault: failuretest.ReadOnly(), Want: refused, During: "read-only"},
 			{Fault: failuretest.NoConnections(), Want: refused, During: "unavailable"},
 			{Fault: failuretest.Deadlock(), Want: done},
-			{Fault: failuretest.LostOnce(), Want: done},
+			{Fault: failuretest.LostTwice(), Want: done},
 			{Fault: failuretest.LostAlways(), Want: refused},
 		}},
 		"time-outs": {&shop{timeout: 700 * time.Millisecond}, []failuretest.Row{

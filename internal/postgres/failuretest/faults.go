@@ -98,28 +98,28 @@ func cutGated(name string, deferred bool) Fault {
 	return f
 }
 
-// CutInStatement: the network is cut while a statement of the transaction is under way.
+// CutInStatement cuts the network while a statement of the transaction is under way.
 func CutInStatement() Fault { return cutGated("cutInStatement", false) }
 
-// CutInCommit: the network is cut while the commit is under way, and the commit succeeds.
+// CutInCommit cuts the network while the commit is under way. The commit succeeds.
 func CutInCommit() Fault { return cutGated("cutInCommit", true) }
 
-// EndedInStatement: the server ends the session while a statement is under way (57P01).
+// EndedInStatement lets the server end the session while a statement is under way (57P01).
 func EndedInStatement() Fault { return byTrigger("endedInStatement", "die()", false) }
 
-// EndedInCommit: the server ends the session while the commit is under way (57P01), and the commit fails.
+// EndedInCommit lets the server end the session while the commit is under way (57P01). The commit fails.
 func EndedInCommit() Fault { return byTrigger("endedInCommit", "die()", true) }
 
-// StatementTimeout: a statement takes for ever, and the server ends it (57014).
+// StatementTimeout lets a statement take for ever, until the server ends it (57014).
 func StatementTimeout() Fault { return byTrigger("statementTimeout", "sleep()", false) }
 
-// LockTimeout: somebody else holds what the statement needs, and the server ends the wait (55P03).
+// LockTimeout lets somebody else hold what the statement needs, until the server ends the wait (55P03, or 57014 where that limit is the shorter one).
 func LockTimeout() Fault { return gated("lockTimeout", "wait_for_lock()", false, nil) }
 
-// LostOnce: the transaction loses against a concurrent one (40001), twice; the third time it wins.
-func LostOnce() Fault { return lost("serializationFailure", 2) }
+// LostTwice lets the transaction lose against a concurrent one (40001), twice; the third time it wins.
+func LostTwice() Fault { return lost("serializationFailure", 2) }
 
-// LostAlways: it loses every time.
+// LostAlways lets it lose every time.
 func LostAlways() Fault { return lost("serializationFailureForever", 1_000_000) }
 
 func lost(name string, times int) Fault {
@@ -131,7 +131,7 @@ func lost(name string, times int) Fault {
 	}}
 }
 
-// Deadlock: the transaction and another one wait for each other, and the server ends ours (40P01).
+// Deadlock lets the transaction and another one wait for each other, until the server ends ours (40P01).
 func Deadlock() Fault {
 	var session *pgx.Conn
 	return Fault{Name: "deadlock", strike: func(ctx context.Context, b *Bench, table string) (healer, error) {
@@ -158,12 +158,12 @@ func Deadlock() Fault {
 	}}
 }
 
-// ReadOnly: the server takes no writes (25006), though it isn't a standby: that is how hosted servers answer whose disk is nearly full.
+// ReadOnly lets the server take no writes (25006), though it isn't a standby: that is how hosted servers answer whose disk is nearly full.
 func ReadOnly() Fault {
 	return ofRole("readOnly", "SET default_transaction_read_only = on", "RESET default_transaction_read_only")
 }
 
-// NoConnections: the server takes no connection of this login any more (53300).
+// NoConnections lets the server take no connection of this login any more (53300).
 func NoConnections() Fault {
 	return ofRole("noConnections", "CONNECTION LIMIT 0", "CONNECTION LIMIT -1")
 }
@@ -178,14 +178,14 @@ func ofRole(name, set, reset string) Fault {
 	}}
 }
 
-// PoolExhausted: other calls hold every connection of the daemon's pool for longer than a statement may take.
+// PoolExhausted lets other calls hold every connection of the daemon's pool for longer than a statement may take.
 func PoolExhausted() Fault {
 	f := gated("poolExhausted", "stop_at_gate()", false, nil)
 	f.fills = true
 	return f
 }
 
-// Standby: the address leads to a standby from now on, as after a failover elsewhere of which nobody told the daemon (25006). It is a copy of the server as it
+// Standby leads the address to a standby, as after a failover elsewhere of which nobody told the daemon (25006). It is a copy of the server as it
 // is now.
 func Standby(t testing.TB, server *pgserver.Server) Fault {
 	t.Helper()
