@@ -264,7 +264,7 @@ func TestServersThatMayForgetAreRefusedByTheSettingsName(t *testing.T) {
 func TestContractTellsAnotherDatabaseFromAnOldOne(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.Database(t, migrations.LockDB()))
-	contract := postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 2, Max: 2}
+	contract := postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 3, Max: 3}
 	require.NoError(t, postgres.CheckContract(t.Context(), pool, contract))
 	require.NoError(t, postgres.CheckWritable(t.Context(), pool))
 
@@ -272,8 +272,8 @@ func TestContractTellsAnotherDatabaseFromAnOldOne(t *testing.T) {
 	other.Name = "paydb"
 	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, other), "wrong database?")
 	newer := contract
-	newer.Min, newer.Max = 3, 4
-	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, newer), "at version 2, this binary works with 3 to 4")
+	newer.Min, newer.Max = 4, 5
+	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, newer), "at version 3, this binary works with 4 to 5")
 	missing := contract
 	missing.Table = pgx.Identifier{"fence", "schema_contract"}
 	require.ErrorContains(t, postgres.CheckContract(t.Context(), pool, missing), "run the migrations")

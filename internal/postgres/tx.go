@@ -35,10 +35,11 @@ SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_c
 // QueueSetup puts the transaction's settings at the head of a batch that runs as one
 // implicit transaction (one pipeline, one Sync).
 func QueueSetup(b *pgx.Batch, opts TxOptions) {
-	b.Queue(setupTx, millis(orDefault(opts.StatementTimeout, 5*time.Second)), millis(orDefault(opts.LockTimeout, 2*time.Second)))
+	b.Queue(setupTx, Millis(orDefault(opts.StatementTimeout, 5*time.Second)), Millis(orDefault(opts.LockTimeout, 2*time.Second)))
 }
 
-func millis(d time.Duration) string { return fmt.Sprintf("%dms", max(d.Milliseconds(), 1)) }
+// Millis writes a time limit as the server's settings take it, at least a millisecond.
+func Millis(d time.Duration) string { return fmt.Sprintf("%dms", max(d.Milliseconds(), 1)) }
 
 // InTx runs fn in one READ COMMITTED transaction and commits durably. fn's error
 // rolls back and is returned classified. A transaction that lost against a

@@ -26,12 +26,13 @@ type lockd struct {
 	base     string
 	sessions []string
 	uses     processes
+	called   string
 }
 
 const answerTimeout = 40 * time.Second
 
-func newLockd(address string, clients int) (*lockd, error) {
-	l := &lockd{base: "http://" + address, http: &fasthttp.HostClient{
+func newLockd(called, address string, clients int) (*lockd, error) {
+	l := &lockd{called: called, base: "http://" + address, http: &fasthttp.HostClient{
 		Addr: address, MaxConns: clients + 1, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout,
 		NoDefaultUserAgentHeader: true, MaxIdemponentCallAttempts: 1,
 	}}
@@ -45,7 +46,7 @@ func newLockd(address string, clients int) (*lockd, error) {
 	return l, nil
 }
 
-func (l *lockd) name() string { return "lockd, HTTP" }
+func (l *lockd) name() string { return l.called }
 
 func (l *lockd) processes() processes { return l.uses }
 
@@ -117,7 +118,7 @@ func (l *lockd) release(key, token string) error {
 }
 
 func (l *lockd) worker(i int) pair {
-	key := "bench:" + strconv.Itoa(i)
+	key := "bench:" + strconv.Itoa(i) + ":" + strconv.Itoa(l.uses.service) // two lockd share a database
 	return func(context.Context) error {
 		token, err := l.acquire(i, key, 0)
 		if err != nil {

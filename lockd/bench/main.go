@@ -28,6 +28,7 @@ type cli struct {
 
 type runCmd struct {
 	Lockd    string        `help:"The program lockd." default:"bin/lockd" type:"existingfile"`
+	Before   string        `help:"Another build of lockd, measured beside it on the same database; it must know the schema." type:"existingfile" optional:""`
 	Rounds   int           `help:"Turns of each contestant." default:"5"`
 	Round    time.Duration `help:"Length of one turn with many clients." default:"3s"`
 	Single   time.Duration `help:"Length of one turn with one client." default:"1500ms"`

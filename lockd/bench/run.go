@@ -83,13 +83,13 @@ func (b *bench) run(ctx context.Context) error {
 	return nil
 }
 
-// contestants are lockd, etcd and the bare statements, in this order.
+// contestants are lockd, etcd and the bare statements, in this order, and after them whatever else is to be compared.
 func (b *bench) contestants(ctx context.Context, database *lockdb.Server) ([]contestant, error) {
 	postgres, err := serverProcess(ctx, database.OwnerURL())
 	if err != nil {
 		return nil, err
 	}
-	l, err := b.startLockd(ctx, "lockd", database.DatabaseURL, b.opts.Clients, b.opts.Profile)
+	l, err := b.startLockd(ctx, "lockd", b.opts.Lockd, database.DatabaseURL, b.opts.Clients, b.opts.Profile)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,16 @@ func (b *bench) contestants(ctx context.Context, database *lockdb.Server) ([]con
 	}
 	s.uses.database = postgres
 	b.cleanups = append(b.cleanups, func(context.Context) error { s.pool.Close(); return nil })
-	return []contestant{l, e, s}, nil
+	all := []contestant{l, e, s}
+	if b.opts.Before != "" {
+		before, err := b.startLockd(ctx, "lockd before", b.opts.Before, database.DatabaseURL, b.opts.Clients, "")
+		if err != nil {
+			return nil, err
+		}
+		before.uses.database = postgres
+		all = append(all, before)
+	}
+	return all, nil
 }
 
 func (b *bench) startPostgres(ctx context.Context, name string, settings map[string]string) (*lockdb.Server, error) {
@@ -124,13 +133,13 @@ func (b *bench) startPostgres(ctx context.Context, name string, settings map[str
 }
 
 // startLockd starts lockd with its defaults; its log goes to a file. With a profile it runs in this program's binary, its own code unchanged.
-func (b *bench) startLockd(ctx context.Context, name, databaseURL string, clients int, profile string) (*lockd, error) {
+func (b *bench) startLockd(ctx context.Context, name, program, databaseURL string, clients int, profile string) (*lockd, error) {
 	address, adminAddress, err := etcdmember.TwoPorts(ctx)
 	if err != nil {
 		return nil, err
 	}
 	spec := process.Spec{
-		Name: name, Path: b.opts.Lockd, LogDir: b.dir, FileOnly: true, Env: []string{"LOCKD_DATABASE_URL=" + databaseURL},
+		Name: name, Path: program, LogDir: b.dir, FileOnly: true, Env: []string{"LOCKD_DATABASE_URL=" + databaseURL},
 		Args: []string{"serve", "--listen", address, "--admin-listen", adminAddress},
 	}
 	if profile != "" {
@@ -147,7 +156,7 @@ func (b *bench) startLockd(ctx context.Context, name, databaseURL string, client
 	if err := awaitReady(ctx, "http://"+adminAddress+"/readyz"); err != nil {
 		return nil, fmt.Errorf("%s: %w; its log is in %s", name, err, b.dir)
 	}
-	l, err := newLockd(address, clients)
+	l, err := newLockd(name+", HTTP", address, clients)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +186,7 @@ func (b *bench) handOver(ctx context.Context) (handover, error) {
 	if _, err := stats.Exec(ctx, "CREATE EXTENSION pg_stat_statements"); err != nil {
 		return handover{}, fmt.Errorf("count statements: %w", err)
 	}
-	l, err := b.startLockd(ctx, "lockd-hot", database.DatabaseURL, b.opts.Waiters, "")
+	l, err := b.startLockd(ctx, "lockd-hot", b.opts.Lockd, database.DatabaseURL, b.opts.Waiters, "")
 	if err != nil {
 		return handover{}, err
 	}

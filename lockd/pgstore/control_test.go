@@ -34,19 +34,19 @@ func breaks(t *testing.T, owner string, rules ...rule) {
 
 // The rules that a control breaks.
 var (
-	orderedDraws         = rule{"acquire_locks", "pg_advisory_xact_lock(number)", "number"} // C1's acquire as it stands
-	newTokenOnTakeover   = rule{"acquire_locks", "               fencing_token = nextval('fencing_token_seq'),\n", ""}
-	takeoverOfTheDead    = rule{"acquire_locks", "WHERE lock_entry.expires_at <= now()", "WHERE true"}
-	releaseByToken       = rule{"release_locks", "           AND fencing_token = tokens[i];", ";"}
+	orderedDraws         = rule{"change_locks", "pg_advisory_xact_lock(number)", "number"} // C1's acquire as it stands
+	newTokenOnTakeover   = rule{"change_locks", "               fencing_token = nextval('fencing_token_seq'),\n", ""}
+	takeoverOfTheDead    = rule{"change_locks", "WHERE lock_entry.expires_at <= now()", "WHERE true"}
+	releaseByToken       = rule{"change_locks", "               AND fencing_token = tokens[i];", ";"}
 	renewOfTheLiving     = rule{"renew_locks", "           AND expires_at    > now()\n", ""}
-	endOfDeadAcquire     = rule{"acquire_locks", "AND s.session_id = e.session_id AND s.expires_at <= now()", "AND false"}
+	endOfDeadAcquire     = rule{"change_locks", "AND s.session_id = e.session_id AND s.expires_at <= now()", "AND false"}
 	endOfDeadRenew       = rule{"renew_locks", "AND s.session_id = e.session_id AND s.expires_at <= now()", "AND false"}
-	liveSession          = rule{"acquire_locks", "WHEN NOT p_live", "WHEN false"}
-	ownSession           = rule{"acquire_locks", "WHEN p_owner <> owners[i]", "WHEN false"}
+	liveSession          = rule{"change_locks", "WHEN s.expires_at <= now() THEN", "WHEN false THEN"}
+	ownSession           = rule{"change_locks", "WHEN s.owner_id <> c.owner THEN", "WHEN false THEN"}
 	durability           = rule{"demand_token_source", "current_setting('fsync') <> 'on' OR current_setting('full_page_writes') <> 'on'", "false"}
 	incarnation          = rule{"demand_token_source", "NOT EXISTS", "false AND NOT EXISTS"}
-	waitForTheDisk       = rule{"acquire_locks", "IF NOT p_any", "IF true"}
-	noWaitOfTheContended = rule{"acquire_locks", "IF NOT p_any", "IF false"}
+	waitForTheDisk       = rule{"change_locks", "IF NOT p_any", "IF true"}
+	noWaitOfTheContended = rule{"change_locks", "IF NOT p_any", "IF false"}
 )
 
 // Each rule broken on purpose fails the scenario that is there for it, so the matrix can fail.

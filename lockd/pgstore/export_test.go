@@ -3,8 +3,8 @@ package pgstore
 // WithoutFloorOnRevoke draws no token for a revocation; it names the last one that was drawn.
 func WithoutFloorOnRevoke(s *Store) { s.floor = "SELECT last_value FROM fencing_token_seq" }
 
-// Flying is the number of groups of acquires at the store.
-func (s *Store) Flying() int { return s.acquires.Flying() }
+// Flying is the number of groups of acquires and releases at the store.
+func (s *Store) Flying() int { return s.changes.Flying() }
 
-// Pending is the number of acquires that wait for the next group.
-func (s *Store) Pending() int { return s.acquires.Pending() }
+// Pending is the number of acquires and releases that wait for the next group.
+func (s *Store) Pending() int { return s.changes.Pending() }

@@ -31,8 +31,7 @@ func Statements() []postgres.Statement {
 		{Name: "adoptSource", SQL: adoptSource, Rows: postgres.ZeroOrOne},
 		{Name: "highestToken", SQL: highestToken, Rows: postgres.One},
 		{Name: "fastForward", SQL: fastForward, Rows: postgres.One},
-		{Name: "acquireLocks", SQL: acquireLocks, Rows: postgres.Many},
-		{Name: "releaseLocks", SQL: releaseLocks, Rows: postgres.Many},
+		{Name: "changeLocks", SQL: changeLocks, Rows: postgres.Many},
 		{Name: "renewLocks", SQL: renewLocks, Rows: postgres.Many},
 	}
 }

@@ -76,13 +76,11 @@ func cases() map[string][]statementtest.Case {
 		"adoptSource":     {{Args: []any{"test"}, Rows: 0}, {Setup: "UPDATE token_source SET timeline = timeline + 1", Args: []any{"test"}, Rows: 1}},
 		"highestToken":    {{Rows: 1}},
 		"fastForward":     {{Args: []any{int64(2_000_000_000_000), "o", "r"}, Rows: 1}},
-		"acquireLocks": {
-			{Args: []any{[]string{}, []string{}, []string{}, []float64{}}, Rows: 0},
-			{Args: []any{[]string{"k1"}, []string{"w1"}, []string{nobodys}, []float64{9}}, Rows: 1}, // a refusal is a row too
-			{Setup: oneGrant, Args: []any{[]string{"k1", "k2"}, []string{"w2", "w2"}, []string{sessionB, sessionB}, []float64{9, 9}}, Rows: 2},
-		},
-		"releaseLocks": {
-			{Args: []any{[]string{}, []int64{}}, Rows: 0}, {Args: []any{[]string{"k1"}, []int64{1}}, Rows: 1}, {Setup: twoGrant, Args: []any{[]string{"k1", "k2"}, []int64{1, 9}}, Rows: 2},
+		"changeLocks": {
+			{Args: []any{[]string{}, []*int64{}, []string{}, []*string{}, []float64{}, "1s", "1s"}, Rows: 0},
+			{Args: []any{[]string{"k1"}, []*int64{nil}, []string{"w1"}, []*string{new(nobodys)}, []float64{9}, "1s", "1s"}, Rows: 1}, // a refusal is a row too
+			{Setup: oneGrant, Args: []any{[]string{"k1", "k2"}, []*int64{nil, nil}, []string{"w2", "w2"}, []*string{new(sessionB), new(sessionB)}, []float64{9, 9}, "1s", "1s"}, Rows: 2},
+			{Setup: twoGrant, Args: []any{[]string{"k1", "k2", "k3"}, []*int64{new(int64(1)), new(int64(9)), nil}, []string{"", "", "w2"}, []*string{nil, nil, new(sessionB)}, []float64{0, 0, 9}, "1s", "1s"}, Rows: 3},
 		},
 		"renewLocks": {
 			{Args: []any{[]string{}, []int64{}, []float64{}}, Rows: 0},

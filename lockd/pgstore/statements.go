@@ -1,6 +1,6 @@
 package pgstore
 
-// The statements of C1 §1.3 and §1.4 stand as they are in the functions of lockdb/V7, which run them for many keys in one transaction; the heartbeat and the end of a session
+// The statements of C1 §1.3 and §1.4 stand as they are in the functions of lockdb/V7 and V9, which run them for many keys in one transaction; the heartbeat and the end of a session
 // stand here. Only the parameters are written $1, $2, ….
 
 // heartbeat is C1 §1.4.
@@ -50,7 +50,7 @@ SELECT lock_key, fencing_token, owner_id,
 // closeSession deletes a session; the cascade ends its grants (C1 §1.2). No row or one.
 const closeSession = `DELETE FROM lock_session WHERE session_id = $1`
 
-// orderDraws makes a revocation's draw wait for the acquires of its key, as acquire_locks does. No row.
+// orderDraws makes a revocation's draw wait for the acquires of its key, as change_locks does. No row.
 const orderDraws = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
 
 // demandSource ends the transaction unless its token will be the highest for good (lockdb/V7). One row.

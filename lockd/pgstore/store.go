@@ -23,7 +23,7 @@ import (
 // Contract is the schema that this package's statements are written for, and the one after it: the next version only adds to it, so that a
 // schema can be brought up to date while the binaries before it still run. A version that takes something away skips a number.
 func Contract() postgres.Contract {
-	return postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 2, Max: 3}
+	return postgres.Contract{Table: pgx.Identifier{"public", "schema_contract"}, Name: "lockdb", Min: 3, Max: 4}
 }
 
 // Store implements lock.Store, lock.Lister, lock.Watcher and lock.TokenSource.
@@ -35,8 +35,7 @@ type Store struct {
 	floor   string // draws the floor of a revocation; a negative control replaces it
 	checked atomic.Bool
 
-	acquires *grouped.Grouper[acquireAsk, lock.Acquired]
-	releases *grouped.Grouper[lock.Token, lock.Released]
+	changes  *grouped.Grouper[changeAsk, changed]
 	renewals *grouped.Grouper[renewAsk, lock.Grant]
 	alone    chan struct{}
 	notices  notices
@@ -69,8 +68,7 @@ func New(pool *pgxpool.Pool, timeout time.Duration, options ...Option) *Store {
 	for _, option := range options {
 		option(s)
 	}
-	s.acquires = newGrouper(s, kind[acquireAsk, lock.Acquired]{queueAcquires, scanAcquire})
-	s.releases = newGrouper(s, kind[lock.Token, lock.Released]{queueReleases, scanRelease})
+	s.changes = newGrouper(s, kind[changeAsk, changed]{queueChanges, scanChange})
 	s.renewals = newGrouper(s, kind[renewAsk, lock.Grant]{queueRenewals, scanRenewal})
 	return s
 }

@@ -17,7 +17,7 @@ import (
 
 // kind is one kind of call: how a group of them is put into a pipeline, and how a member's row is read.
 type kind[A, R any] struct {
-	queue func(batch *pgx.Batch, members []*grouped.Member[A, R]) *pgx.QueuedQuery
+	queue func(batch *pgx.Batch, members []*grouped.Member[A, R], limits postgres.TxOptions) *pgx.QueuedQuery
 	scan  func(rows pgx.Rows, m *grouped.Member[A, R]) (outcome[R], error)
 }
 
@@ -114,8 +114,8 @@ func alone[A, R any](ctx context.Context, s *Store, k kind[A, R], m *grouped.Mem
 func trip[A, R any](ctx context.Context, s *Store, k kind[A, R], members []*grouped.Member[A, R], wait time.Duration) ([]outcome[R], error) {
 	outcomes := make([]outcome[R], 0, len(members))
 	swept := false
-	err := s.inOneTrip(ctx, wait, func(batch *pgx.Batch) {
-		k.queue(batch, members).Query(func(rows pgx.Rows) error {
+	err := s.inOneTrip(ctx, func(batch *pgx.Batch) {
+		k.queue(batch, members, postgres.TxOptions{StatementTimeout: s.timeout, LockTimeout: wait}).Query(func(rows pgx.Rows) error {
 			defer rows.Close()
 			for rows.Next() && len(outcomes) < len(members) {
 				o, err := k.scan(rows, members[len(outcomes)])
@@ -148,7 +148,7 @@ func settle[A, R any](members []*grouped.Member[A, R], outcomes []outcome[R], er
 	}
 }
 
-// SQLSTATEs with which the functions of lockdb/V7 end a transaction that must not draw.
+// SQLSTATEs with which demand_token_source (lockdb/V7) ends a transaction that must not draw.
 const (
 	stateIncarnation = "LK002"
 	stateDurability  = "LK003"

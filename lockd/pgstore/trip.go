@@ -8,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -29,7 +28,7 @@ var errUndone = errors.New("nothing was changed")
 // default is; COMMIT's own answer is the proof that it was done; and the same holds in every query mode and behind every pooler.
 //
 // The error is errUndone, ErrUnavailable (the server wasn't reached) or ErrUnknownOutcome.
-func (s *Store) inOneTrip(ctx context.Context, wait time.Duration, fill func(*pgx.Batch)) error {
+func (s *Store) inOneTrip(ctx context.Context, fill func(*pgx.Batch)) error {
 	conn, err := s.liveConnection(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", lock.ErrUnavailable, postgres.Classify(ctx, err))
@@ -38,7 +37,6 @@ func (s *Store) inOneTrip(ctx context.Context, wait time.Duration, fill func(*pg
 	batch := &pgx.Batch{}
 	begun, committed := false, false
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED").Exec(func(pgconn.CommandTag) error { begun = true; return nil })
-	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: s.timeout, LockTimeout: wait})
 	fill(batch)
 	batch.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error { committed = tag.String() == "COMMIT"; return nil })
 	err = conn.SendBatch(ctx, batch).Close()
