@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
-// Grouper lets calls that arrive together go to the store as one transaction. While its groups are at the store the next one forms, so nobody
-// waits for company: a call that comes alone leaves at once, and the busier the store is the larger are the groups.
+// Grouper lets calls that arrive together go to the store as one transaction. While its groups are at the store the next one forms: a call that comes
+// alone leaves at once, and the busier the store is the larger are the groups.
+//
+// A group costs much by itself, its commit above all, and few are cheaper than many. So with Company set a further group leaves beside others only when it is worth its
+// while; else its calls wait for one of those to return, but no longer than Patience for one that takes long.
 //
 // A key is in one group at a time, and in that group once; what else there is for the key waits its turn. So two groups of a
 // replica never wait for each other, and a key in trouble keeps nobody but itself waiting.
@@ -20,6 +24,8 @@ type Grouper[A, R any] struct {
 	SendAlone func(ctx context.Context, m *Member[A, R]) // gives the member its answer; its context is the caller's
 	Flights   int                                        // groups at the store at once, at most
 	Size      int                                        // members of a group, at most
+	Company   int                                        // members that a group wants before it leaves while another one is at the store; 0: one
+	Patience  time.Duration                              // after which it leaves with fewer, up to twice as long if groups came and went meanwhile
 	Waiting   int                                        // members that wait, at most
 	Alone     chan struct{}                              // a place for each member that runs alone
 
@@ -27,6 +33,8 @@ type Grouper[A, R any] struct {
 	pending []*Member[A, R] // in the order of arrival
 	busy    map[string]bool // keys at the store, in a group or alone
 	flying  int
+	left    int  // groups so far
+	timed   bool // a timer looks after those who wait for company
 }
 
 // Member is one call. What it asks for stands still once it has left.
@@ -98,19 +106,41 @@ func (g *Grouper[A, R]) join(m *Member[A, R]) error {
 		g.busy = map[string]bool{}
 	}
 	g.pending = append(g.pending, m)
-	g.takeOff()
+	g.takeOff(false)
 	return nil
 }
 
 // takeOff starts a flight if there is room and somebody to take along.
-func (g *Grouper[A, R]) takeOff() {
-	if g.flying >= g.Flights {
+func (g *Grouper[A, R]) takeOff(late bool) {
+	if g.flying >= g.Flights || !late && !g.worthwhile(g.flying) {
 		return
 	}
 	if group := g.board(); len(group) > 0 {
 		g.flying++
 		go g.fly(group)
 	}
+}
+
+// worthwhile says whether those who wait are to leave now, beside so many other flights. If not, it sees to it that they don't wait for company for long.
+func (g *Grouper[A, R]) worthwhile(others int) bool {
+	if others == 0 || len(g.pending) >= g.Company {
+		return true
+	}
+	if !g.timed && len(g.pending) > 0 {
+		g.timed = true
+		left := g.left
+		time.AfterFunc(g.Patience, func() { g.beLate(left) })
+	}
+	return false
+}
+
+// beLate lets those leave who have waited since the timer was set, which is when as many groups had left as now. If there were more meanwhile, most of
+// those who wait now came later, and they get as much time.
+func (g *Grouper[A, R]) beLate(left int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.timed = false
+	g.takeOff(g.left == left)
 }
 
 // fly sends groups until nobody waits.
@@ -124,7 +154,11 @@ func (g *Grouper[A, R]) fly(group []*Member[A, R]) {
 			}
 			close(m.ready)
 		}
-		if group = g.board(); len(group) == 0 {
+		group = nil
+		if g.worthwhile(g.flying - 1) {
+			group = g.board()
+		}
+		if len(group) == 0 {
 			g.flying--
 		}
 		g.mu.Unlock()
@@ -146,6 +180,9 @@ func (g *Grouper[A, R]) board() []*Member[A, R] {
 	}
 	clear(g.pending[len(kept):])
 	g.pending = kept
+	if len(group) > 0 {
+		g.left++
+	}
 	return group
 }
 
@@ -171,7 +208,7 @@ func (g *Grouper[A, R]) free(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.busy, key)
-	g.takeOff()
+	g.takeOff(false)
 }
 
 // Flying is the number of groups at the store.

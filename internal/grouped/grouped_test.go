@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -124,6 +125,79 @@ func TestCallThatDidNotLeaveSaysSo(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, busy, "the one whose key was at the store")
+		close(s.release)
+	})
+}
+
+func TestFurtherGroupLeavesWithCompanyOrAfterAWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(2)
+		s.Company, s.Patience = 3, time.Second
+		var wg sync.WaitGroup
+		call := func(keys ...string) {
+			for _, key := range keys {
+				wg.Go(func() {
+					_, err := s.Do(t.Context(), key, 1)
+					require.NoError(t, err)
+				})
+				synctest.Wait()
+			}
+		}
+		flies := func(want ...string) {
+			t.Helper()
+			select {
+			case got := <-s.arrived:
+				require.Equal(t, want, got)
+			default:
+				require.Empty(t, want, "nobody has left")
+			}
+		}
+		call("first", "a", "b")
+		flies("first")
+		flies() // two are no company
+		call("c")
+		flies("a", "b", "c")
+
+		call("d")
+		s.release <- struct{}{} // one lands; the other one is still there
+		synctest.Wait()
+		flies()
+		<-time.After(time.Second) // the timer of those who have left
+		synctest.Wait()
+		flies()
+		<-time.After(time.Second)
+		synctest.Wait()
+		flies("d")
+
+		call("e")
+		s.release <- struct{}{}
+		s.release <- struct{}{}
+		synctest.Wait()
+		flies("e") // when all have landed the next one leaves, whoever it is
+		s.release <- struct{}{}
+		wg.Wait()
+		require.Zero(t, s.Flying()+s.Pending())
+		<-time.After(time.Minute) // a timer that finds nobody
+	})
+}
+
+func TestGroupThatTakesLongKeepsFewWaitingForAWhileOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(2)
+		s.Company, s.Patience = 3, time.Second
+		for _, key := range []string{"stuck", "a"} {
+			go func() { _, _ = s.Do(t.Context(), key, 1) }()
+			synctest.Wait()
+		}
+		require.Equal(t, []string{"stuck"}, <-s.arrived)
+		<-time.After(time.Second - time.Millisecond)
+		synctest.Wait()
+		require.Empty(t, s.arrived)
+		<-time.After(time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, []string{"a"}, <-s.arrived)
 		close(s.release)
 	})
 }

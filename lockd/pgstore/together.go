@@ -31,10 +31,13 @@ type outcome[R any] struct {
 }
 
 const (
-	// defaultFlights: while one group waits for the disk the other one is prepared.
+	// defaultFlights: while one large group waits for the disk the other one is prepared.
 	defaultFlights = 2
 	defaultSize    = 64
-	maxWaiting     = 10_000
+	// company is what makes a second group worth its own commit; with fewer its members wait for the first one to return, for companyPatience at most.
+	company         = defaultSize / 2
+	companyPatience = 20 * time.Millisecond
+	maxWaiting      = 10_000
 	// groupPatience is how long a group waits for a row that somebody else holds, before its members go their own ways. A neighbour's commit is
 	// shorter, unless the disk is very slow.
 	groupPatience = 250 * time.Millisecond
@@ -43,7 +46,7 @@ const (
 )
 
 func newGrouper[A, R any](s *Store, k kind[A, R]) *grouped.Grouper[A, R] {
-	g := &grouped.Grouper[A, R]{Flights: defaultFlights, Size: defaultSize, Waiting: maxWaiting, Alone: s.alone}
+	g := &grouped.Grouper[A, R]{Flights: defaultFlights, Size: defaultSize, Company: company, Patience: companyPatience, Waiting: maxWaiting, Alone: s.alone}
 	g.Send = func(ctx context.Context, members []*grouped.Member[A, R]) { together(ctx, s, k, members) }
 	g.SendAlone = func(ctx context.Context, m *grouped.Member[A, R]) { alone(ctx, s, k, m) }
 	return g
