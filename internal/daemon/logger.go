@@ -8,6 +8,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
+const timeFormat = "2006-01-02T15:04:05.000Z"
+
 // NewLogger returns the JSON logger of a daemon. Each line carries @timestamp,
 // @level, @message and service; callers add event and the event's own fields
 // (docs/observability.md). Level is one of trace, debug, info, warn, error.
@@ -16,11 +18,11 @@ func NewLogger(service, level string, w io.Writer) (hclog.Logger, error) {
 	if parsed == hclog.NoLevel {
 		return nil, fmt.Errorf("log level %q: want trace, debug, info, warn or error", level)
 	}
-	return hclog.New(&hclog.LoggerOptions{
+	return newJSONLogger(hclog.LoggerOptions{
 		Level:           parsed,
 		Output:          w,
 		JSONFormat:      true,
-		TimeFormat:      "2006-01-02T15:04:05.000Z",
+		TimeFormat:      timeFormat,
 		TimeFn:          func() time.Time { return time.Now().UTC() },
 		IncludeLocation: false,
 	}).With("service", service), nil
