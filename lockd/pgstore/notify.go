@@ -33,15 +33,26 @@ type notices struct {
 	sending bool
 	closed  bool
 	idle    chan struct{} // closed when the sender has ended; nil before the first one
+	audience
 }
 
-// freed tells whoever waits for the key, soon, that the grant with the token has ended. An empty key stands for any.
+// freed tells whoever waits for the key, soon, that the grant with the token has ended. An empty key stands for any. Where no other replica listens
+// the database isn't troubled with it.
 func (s *Store) freed(ctx context.Context, key string, token lock.Token) {
-	n := &s.notices
+	if tell := s.notices.add(key, token, func(idle chan struct{}) { go s.sendNotices(context.WithoutCancel(ctx), idle) }); tell != nil {
+		tell(key, token)
+	}
+}
+
+// add notes a grant for the next notice, and starts the sender if there is none. Where nobody else listens it returns the one to tell instead.
+func (n *notices) add(key string, token lock.Token, start func(idle chan struct{})) (tell func(key string, token lock.Token)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
-		return
+		return nil
+	}
+	if n.nobodyElse(time.Now()) {
+		return n.tell
 	}
 	if n.grants == nil {
 		n.grants = map[string]lock.Token{}
@@ -52,8 +63,9 @@ func (s *Store) freed(ctx context.Context, key string, token lock.Token) {
 	}
 	if !n.sending {
 		n.sending, n.idle = true, make(chan struct{})
-		go s.sendNotices(context.WithoutCancel(ctx), n.idle)
+		start(n.idle)
 	}
+	return nil
 }
 
 // sendNotices sends what there is until there is nothing. What can't be sent is dropped: it was a hint.

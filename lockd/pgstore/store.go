@@ -65,6 +65,7 @@ func New(pool *pgxpool.Pool, timeout time.Duration, options ...Option) *Store {
 	}
 	// A third of the connections is for calls that run alone, so that keys in trouble never take all of them.
 	s := &Store{pool: pool, timeout: timeout, logger: hclog.NewNullLogger(), floor: drawToken, alone: make(chan struct{}, max(pool.Config().MaxConns/3, 1))}
+	s.notices.pause = defaultHelloPause
 	for _, option := range options {
 		option(s)
 	}

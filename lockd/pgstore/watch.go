@@ -30,6 +30,9 @@ func (s *Store) Watch(ctx context.Context, ready func(), freed func(key string, 
 		defer cancel()
 		_ = conn.Close(closeCtx)
 	}()
+	hello := s.listening(freed)
+	defer s.listening(nil)
+	defer s.sayHello(ctx, hello)()
 	ready()
 	for {
 		if err := s.hear(ctx, conn, freed); err != nil {
@@ -64,7 +67,9 @@ func (s *Store) hear(ctx context.Context, conn *pgx.Conn, freed func(key string,
 	defer cancel()
 	notice, err := conn.WaitForNotification(waitCtx)
 	if err == nil {
-		deliver(notice.Payload, freed)
+		if !s.heard(notice.Payload) {
+			deliver(notice.Payload, freed)
+		}
 		return nil
 	}
 	if ctx.Err() != nil || waitCtx.Err() == nil {
