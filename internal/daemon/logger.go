@@ -8,8 +8,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-const timeFormat = "2006-01-02T15:04:05.000Z"
-
 // NewLogger returns the JSON logger of a daemon. Each line carries @timestamp,
 // @level, @message and service; callers add event and the event's own fields
 // (docs/observability.md). Level is one of trace, debug, info, warn, error.
@@ -18,11 +16,11 @@ func NewLogger(service, level string, w io.Writer) (hclog.Logger, error) {
 	if parsed == hclog.NoLevel {
 		return nil, fmt.Errorf("log level %q: want trace, debug, info, warn or error", level)
 	}
-	return newJSONLogger(hclog.LoggerOptions{
+	return hclog.New(&hclog.LoggerOptions{
 		Level:           parsed,
 		Output:          w,
 		JSONFormat:      true,
-		TimeFormat:      timeFormat,
+		TimeFormat:      "2006-01-02T15:04:05.000Z",
 		TimeFn:          func() time.Time { return time.Now().UTC() },
 		IncludeLocation: false,
 	}).With("service", service), nil
