@@ -2,7 +2,9 @@ package locktest_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -20,7 +22,21 @@ import (
 	"fenceline/migrations"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+// atOnce is how many scenarios run at once, unless the command line says otherwise. Most of them wait for a lease to run out and need no processor.
+const atOnce = "6"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", atOnce); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	pgtest.Main(m)
+}
 
 // backends is the other axis of the matrix. A backend joins by giving a constructor.
 func backends(t *testing.T) map[string]func(t *testing.T) locktest.Store {
