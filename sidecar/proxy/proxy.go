@@ -259,6 +259,9 @@ func (p *Proxy) admit(ctx context.Context, e *exchange) *refusal {
 	start := time.Now()
 	verdict, err := p.store.Admit(ctx, p.admission(e))
 	p.metrics.store.WithLabelValues(route.Guard.Name).Observe(time.Since(start).Seconds())
+	if errors.Is(err, mark.ErrBusy) && !route.Shadowed() {
+		return refuse("FENCE_BUSY", "somebody else holds this key's mark; nothing was forwarded").with("outcome", gate.OutcomeNotSent)
+	}
 	if err != nil {
 		r := p.storeFault(e, err)
 		// The raise may have happened and only its answer be lost. Where each token is admitted once, a repeat would be fenced out by

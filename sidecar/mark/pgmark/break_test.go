@@ -3,6 +3,7 @@ package pgmark
 import (
 	"context"
 	"strings"
+	"time"
 
 	"fenceline/sidecar/mark"
 )
@@ -50,7 +51,7 @@ func replace(text *string, from, to string) {
 	*text = strings.Replace(*text, from, to, 1)
 }
 
-// Break makes a mistake in every guard that orders effects. Those about looks are for marks of the sidecar's own and one key.
+// Break makes a mistake in every guard. Those about looks are for marks of the sidecar's own and one key.
 func Break(s *Store, how Mistake) {
 	for name, g := range s.guards {
 		e := &g.effects
@@ -78,13 +79,16 @@ func Break(s *Store, how Mistake) {
 			replace(&e.raise, "RETURNING key, id, "+durable, "")
 		case WaitsForRows:
 			e.free = e.waiting
+			replace(&g.admit.free, " SKIP LOCKED", "")
 		case WaitsForLocks:
 			e.lock = `
 SELECT set_config('fence.got', COALESCE(array_agg(g.i)::text, '{}'), true)
   FROM (SELECT g.i, pg_advisory_xact_lock(hashtextextended($4::text || '/' || g.key, 0)) FROM unnest($1::int[], $2::text[], $3::bool[]) AS g (i, key, shared)) AS g`
 		}
-		s.guards[name] = g
-		s.groups[name] = s.newGroups(g)
+		s.guards[name], s.admissions[name] = g, s.newAdmissions(g)
+		if g.config.OrdersEffects() {
+			s.groups[name] = s.newGroups(g)
+		}
 	}
 }
 
@@ -99,4 +103,30 @@ func RegisterTogether(ctx context.Context, s *Store, entries ...mark.Entry) (ans
 		answers, alone = append(answers, m.Answer), append(alone, m.Retry)
 	}
 	return answers, alone, err
+}
+
+// AdmitTogether sends admissions of one guard as one group, and says which of them it left to go alone.
+func AdmitTogether(ctx context.Context, s *Store, admissions ...mark.Admission) (answers []mark.Decision, alone []bool, err error) {
+	var group []*admitting
+	for _, a := range admissions {
+		group = append(group, &admitting{Key: a.Key, Ask: a})
+	}
+	err = s.admit(ctx, s.guards[admissions[0].Guard], group)
+	for _, m := range group {
+		answers, alone = append(answers, m.Answer), append(alone, m.Retry)
+	}
+	return answers, alone, err
+}
+
+// RememberMarks sets how long a mark that was seen refuses lower tokens.
+func RememberMarks(s *Store, d time.Duration) { s.remembered = d }
+
+// AgeMarks makes what is remembered of marks older than it may be.
+func AgeMarks(s *Store) {
+	s.marks.mu.Lock()
+	defer s.marks.mu.Unlock()
+	for id, one := range s.marks.seen {
+		one.at = one.at.Add(-2 * s.remembered)
+		s.marks.seen[id] = one
+	}
 }

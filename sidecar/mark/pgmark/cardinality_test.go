@@ -129,7 +129,16 @@ func guardCases(name, key, other, put, putOther string, life string) map[string]
 	look := func(n int) []any {
 		return []any{[]int32{0, 1}[:n], []string{key, other}[:n], "g", []int64{6, 6}[:n], life}
 	}
+	asking := func(n int, more ...any) []any {
+		return append([]any{[]int32{0, 1}[:n], []string{key, other}[:n], []int64{6, 6}[:n], []bool{true, true}[:n]}, more...)
+	}
 	return map[string]list{
+		name + ".admit.free": always(put+locked, asking(2)...),
+		name + ".admit.raise": {
+			{Setup: put + locked, Args: asking(0, int64(1000), "g"), Rows: 0},
+			{Setup: put + locked, Args: asking(1, int64(1000), "g"), Rows: 1},
+			{Setup: put + nothing, Args: asking(2, int64(1000), "g"), Rows: 2}, // one for each that asks, admitted or not
+		},
 		name + ".newer":           {{Setup: put, Args: token(5), Rows: 0}, {Setup: put, Args: token(6), Rows: 1}},
 		name + ".newerOrSame":     {{Setup: put, Args: token(4), Rows: 0}, {Setup: put, Args: token(5), Rows: 1}},
 		name + ".raise":           {{Setup: put, Args: token(5), Rows: 0}, {Setup: put, Args: token(6), Rows: 1}},

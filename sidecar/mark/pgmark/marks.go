@@ -2,6 +2,7 @@ package pgmark
 
 import (
 	"sync"
+	"time"
 
 	"fenceline/lockd/lock"
 	"fenceline/sidecar/mark"
@@ -10,7 +11,13 @@ import (
 // marks remembers marks that were seen committed. It is bounded: what is forgotten is asked for again.
 type marks struct {
 	mu   sync.Mutex
-	seen map[[2]string]lock.Token
+	seen map[[2]string]seen
+}
+
+// seen is a mark and when it was seen last.
+type seen struct {
+	token lock.Token
+	at    time.Time
 }
 
 // maxMarks bounds the memory, at about 200 bytes each.
@@ -19,7 +26,17 @@ const maxMarks = 50_000
 func (m *marks) get(guard, key string) lock.Token {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.seen[[2]string{guard, key}]
+	return m.seen[[2]string{guard, key}].token
+}
+
+// recent is get for marks that were seen a short while ago; 0 for older ones.
+func (m *marks) recent(guard, key string, within time.Duration) lock.Token {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.seen[[2]string{guard, key}]; s.token != 0 && time.Since(s.at) < within {
+		return s.token
+	}
+	return 0
 }
 
 func (m *marks) put(guard, key string, token lock.Token) {
@@ -27,7 +44,7 @@ func (m *marks) put(guard, key string, token lock.Token) {
 	defer m.mu.Unlock()
 	id := [2]string{guard, key}
 	if m.seen == nil {
-		m.seen = map[[2]string]lock.Token{}
+		m.seen = map[[2]string]seen{}
 	}
 	if _, known := m.seen[id]; !known && len(m.seen) >= maxMarks {
 		for old := range m.seen { // any will do
@@ -35,7 +52,9 @@ func (m *marks) put(guard, key string, token lock.Token) {
 			break
 		}
 	}
-	m.seen[id] = max(m.seen[id], token)
+	if token >= m.seen[id].token {
+		m.seen[id] = seen{token, time.Now()}
+	}
 }
 
 func (m *marks) forget(guard, key string) {

@@ -59,13 +59,15 @@ func Statements() []postgres.Statement {
 		},
 		{Name: "table", Mark: config.Mark{Table: []string{"s", "t"}, Key: "k", KeyType: config.KeyUUID, Token: "n", UpdatedAt: "u", Missing: config.MissingInsert}},
 	} {
-		marks, effects := build(g), buildEffects(g)
+		marks, effects, admit := build(g), buildEffects(g), buildAdmit(g)
 		one, many := postgres.ZeroOrOne, postgres.Many
 		for _, s := range []postgres.Statement{
 			{Name: "newer", SQL: marks.newer, Rows: one},
 			{Name: "newerOrSame", SQL: marks.newerOrSame, Rows: one},
 			{Name: "raise", SQL: marks.raise, Rows: one},
 			{Name: "read", SQL: marks.read, Rows: one},
+			{Name: "admit.free", SQL: admit.free, Rows: postgres.One},
+			{Name: "admit.raise", SQL: admit.raise, Rows: many},
 			{Name: "effects.free", SQL: effects.free, Rows: postgres.One},
 			{Name: "effects.waiting", SQL: effects.waiting, Rows: postgres.One},
 			{Name: "effects.raise", SQL: effects.raise, Rows: many},

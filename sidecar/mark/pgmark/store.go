@@ -27,6 +27,9 @@ type Store struct {
 	maxJump int64
 	checked atomic.Bool
 
+	admissions map[string]*grouped.Grouper[mark.Admission, mark.Decision]
+	remembered time.Duration // how long a mark that was seen refuses lower tokens
+
 	// What the register of requests in flight needs.
 	ordered   []config.Guard // those that order effects
 	groups    map[string]*grouped.Grouper[asked, mark.Registration]
@@ -42,6 +45,7 @@ type Store struct {
 type guard struct {
 	statements
 	effects   effectStatements
+	admit     admitStatements
 	name      string
 	config    config.Guard
 	unsettled config.Unsettled
@@ -55,19 +59,20 @@ type guard struct {
 func New(pool *pgxpool.Pool, guards []config.Guard, timeout time.Duration, maxJump int64) *Store {
 	s := &Store{
 		pool: pool, guards: map[string]guard{}, timeout: timeout, maxJump: maxJump,
+		remembered: remembered, admissions: map[string]*grouped.Grouper[mark.Admission, mark.Decision]{},
 		groups: map[string]*grouped.Grouper[asked, mark.Registration]{}, alone: make(chan struct{}, max(int(pool.Config().MaxConns)/2, 1)), marks: &marks{}, lives: &lives{}, claims: newClaims(),
 		groupSize: func(string, int) {},
 	}
 	for _, c := range guards {
 		g := guard{
-			statements: build(c), name: c.Name, config: c, unsettled: c.Unsettled, mark: c.Mark, readOnly: c.Advance == config.AdvanceResource,
+			statements: build(c), admit: buildAdmit(c), name: c.Name, config: c, unsettled: c.Unsettled, mark: c.Mark, readOnly: c.Advance == config.AdvanceResource,
 		}
 		if c.OrdersEffects() {
 			g.effects = buildEffects(c)
 			s.ordered = append(s.ordered, c)
 			s.groups[c.Name] = s.newGroups(g)
 		}
-		s.guards[c.Name] = g
+		s.guards[c.Name], s.admissions[c.Name] = g, s.newAdmissions(g)
 	}
 	return s
 }
@@ -86,11 +91,7 @@ func (s *Store) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 	if g.readOnly {
 		return s.compare(ctx, g, a)
 	}
-	statement := g.newerOrSame
-	if a.Newer {
-		statement = g.newer
-	}
-	return s.decide(ctx, g, statement, a, s.maxJump)
+	return s.admitInGroup(ctx, g, a)
 }
 
 // compare judges by the mark as it stands. Another token may be let through at the same time: the order is the resource's to keep.
@@ -158,7 +159,10 @@ func (s *Store) raise(ctx context.Context, statement string, a mark.Admission, m
 	// The server gives up before we do, so that a statement that waited for a row is over when we answer: one that we had
 	// only stopped listening to could still raise the mark later.
 	patience := s.timeout - s.timeout/4
-	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: patience, LockTimeout: patience})
+	batch.Queue(readCommitted)
+	postgres.QueueSetup(batch, postgres.TxOptions{StatementTimeout: patience, LockTimeout: min(patience, lockPatience)})
+	// What groups try before they insert a key.
+	batch.Queue(lockKeyWaiting, []int32{0}, []string{a.Key}, []bool{false}, a.Guard)
 	batch.Queue(statement, a.Key, int64(a.Token), maxJump).QueryRow(func(row pgx.Row) error {
 		var token int64
 		var durable bool
@@ -183,6 +187,9 @@ func (s *Store) raise(ctx context.Context, statement string, a mark.Admission, m
 func (s *Store) fault(ctx context.Context, err error) (mark.Decision, error) {
 	if code, _ := postgres.Constraint(err); code == postgres.ForeignKeyViolation {
 		return mark.Decision{Verdict: mark.KeyNotFound}, nil
+	}
+	if postgres.State(err) == lockNotAvailable {
+		err = fmt.Errorf("%w: %w", mark.ErrBusy, err)
 	}
 	return mark.Decision{}, fmt.Errorf("admit: %w: %w", mark.ErrUnavailable, postgres.Classify(ctx, err))
 }

@@ -37,7 +37,13 @@ func guards() []config.Guard {
 // newEnv opens a store under the sidecars' own roles, not as superuser.
 func newEnv(t *testing.T, owner string) marktest.Env {
 	t.Helper()
-	pool, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.Login(t, owner, "fence_account", "fence_rail"), MaxConns: 12})
+	return envAt(t, owner, pgtest.Login(t, owner, "fence_account", "fence_rail"), "")
+}
+
+// envAt is newEnv at another way to the same database.
+func envAt(t *testing.T, owner, url, mode string) marktest.Env {
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: url, MaxConns: 12, QueryMode: mode})
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	exec := func(ctx context.Context, sql string, args ...any) error {
