@@ -108,7 +108,7 @@ func (s *Store) judge(g guard, m *admitting, j judgement) {
 }
 
 // admitInGroup has a token admitted, or refuses it by what was seen: a mark that was seen committed only grows.
-func (s *Store) admitInGroup(ctx context.Context, g guard, a mark.Admission) (mark.Decision, error) {
+func (s *Store) admitInGroup(ctx context.Context, a mark.Admission) (mark.Decision, error) {
 	if highest := s.marks.recent(a.Guard, a.Key, s.remembered); highest > a.Token {
 		return mark.Decision{Verdict: mark.FencedOut, Highest: highest}, nil
 	}

@@ -98,6 +98,7 @@ func TestNeighboursOfAKeyThatCannotHaveAMarkAreAdmitted(t *testing.T) {
 	t.Parallel()
 	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
 	s := admitter(t, pgtest.Login(t, owner, "fence_account", "fence_rail"))
+	require.NoError(t, s.Check(t.Context()))
 	group, ctx := errgroup.WithContext(t.Context())
 	var mu sync.Mutex
 	got := map[mark.Verdict]int{}
@@ -126,6 +127,7 @@ func TestAdmissionsThatArriveTogetherShareACommit(t *testing.T) {
 		defer mu.Unlock()
 		groups, members, largest = groups+1, members+n, max(largest, n)
 	})
+	require.NoError(t, s.Check(t.Context()))
 	keys := accounts(t, owner, 40)
 	group, ctx := errgroup.WithContext(t.Context())
 	for turn := range 10 {

@@ -91,7 +91,7 @@ func (s *Store) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 	if g.readOnly {
 		return s.compare(ctx, g, a)
 	}
-	return s.admitInGroup(ctx, g, a)
+	return s.admitInGroup(ctx, a)
 }
 
 // compare judges by the mark as it stands. Another token may be let through at the same time: the order is the resource's to keep.
