@@ -1,6 +1,7 @@
 package pgmark_test
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -163,9 +164,7 @@ func TestStatementsGiveTheRowsThatTheyAreRegisteredWith(t *testing.T) {
 		guardCases("exclusive", "k", "l", claimed+`INSERT INTO fence.mark VALUES ('exclusive', 'k', 5);`, `INSERT INTO fence.mark VALUES ('exclusive', 'l', 5);`, lifeA),
 		guardCases("table", keyOne, noLife, resource+lives+`INSERT INTO s.t VALUES ('`+keyOne+`', 5);`, `INSERT INTO s.t VALUES ('`+noLife+`', 5);`, lifeA),
 	} {
-		for name, cases := range more {
-			all[name] = cases
-		}
+		maps.Copy(all, more)
 	}
 	for _, cases := range all {
 		for i := range cases {
