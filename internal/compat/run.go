@@ -29,7 +29,7 @@ type outcome struct {
 	count  int               // tests that passed or failed, without subtests
 	tests  map[string]string // the result of each
 	took   time.Duration
-	said   string // the end of a failing run's output
+	said   string // what the failing tests wrote
 }
 
 // event is a line of go test -json.
@@ -40,14 +40,21 @@ func read(in io.Reader) (outcome, error) {
 	o := outcome{result: notRun, tests: map[string]string{}}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<24)
-	var said bytes.Buffer
+	said := map[string]*bytes.Buffer{} // by test; "" is the package itself
+	var bad []string
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return o, fmt.Errorf("a line isn't of go test -json: %w", err)
 		}
 		if e.Action == "output" || e.Action == "build-output" {
-			said.WriteString(e.Output)
+			if said[e.Test] == nil {
+				said[e.Test] = &bytes.Buffer{}
+			}
+			said[e.Test].WriteString(e.Output)
+		}
+		if e.Action == "fail" || e.Action == "build-fail" {
+			bad = append(bad, e.Test)
 		}
 		if e.Test == "" || strings.Contains(e.Test, "/") {
 			if e.Action == "fail" || e.Action == "build-fail" {
@@ -66,9 +73,10 @@ func read(in io.Reader) (outcome, error) {
 	if o.result == notRun && o.count > 0 {
 		o.result = passed
 	}
-	if o.result != passed {
-		text := said.Bytes()
-		o.said = string(text[max(0, len(text)-4000):])
+	for _, test := range bad {
+		if out := said[test]; out != nil {
+			o.said += string(out.Bytes()[max(0, out.Len()-2000):])
+		}
 	}
 	return o, lines.Err()
 }
