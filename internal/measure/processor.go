@@ -28,6 +28,9 @@ func (s Spent) Over(n int) Spent {
 	return Spent{s.Clients / d, s.Service / d, s.Database / d}
 }
 
+// Total is all of it.
+func (s Spent) Total() time.Duration { return s.Clients + s.Service + s.Database }
+
 // SpentBy reads how much processor time some processes have used so far, with all that they have started; this process counts as the clients. Database is the
 // process of which the server's others are children; 0 is none. It is nothing where the system doesn't tell it.
 func SpentBy(service []int, database int) Spent {

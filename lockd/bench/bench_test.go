@@ -37,11 +37,8 @@ func TestBenchEndsWithItsRatios(t *testing.T) {
 	require.Contains(t, progress.String(), "round 1 of 1")
 }
 
-func TestQuantilesOfAnything(t *testing.T) {
+func TestResultIsTheMedianOfItsTurns(t *testing.T) {
 	t.Parallel()
-	require.Zero(t, quantile([]float64(nil), 0.5))
-	require.InDelta(t, 2, quantile([]float64{3, 1, 2}, 0.5), 0)
-	require.Equal(t, 3*time.Second, quantile([]time.Duration{3 * time.Second, 1, 2}, 0.99))
 	r := result{turns: []turn{{rate: 5, p50: 2}, {rate: 1, p50: 9}, {rate: 3, p50: 1}}}
 	require.InDelta(t, 3, r.rate(), 0)
 	require.Equal(t, time.Duration(2), r.p50())

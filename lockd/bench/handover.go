@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"fenceline/internal/measure"
 	"fenceline/lockd/robustness/lockdb"
 )
 
@@ -76,7 +77,7 @@ func handOver(ctx context.Context, l *lockd, waiters int, length time.Duration, 
 		return handover{}, errors.New("lockd's acquires and releases aren't among the statements that were counted: the patterns in readCalls are out of date")
 	}
 	return handover{
-		count: len(took), p50: quantile(took, 0.5), p99: quantile(took, 0.99), perSecond: n / seconds, waitersInAll: waiters,
+		count: len(took), p50: measure.Quantile(took, 0.5), p99: measure.Quantile(took, 0.99), perSecond: n / seconds, waitersInAll: waiters,
 		calls: (after.calls - before.calls) / n, looks: (after.looks - before.looks) / n, sql: (after.sql - before.sql) / n,
 	}, nil
 }

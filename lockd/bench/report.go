@@ -3,12 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
-	"time"
+
+	"fenceline/internal/measure"
 )
 
 // report is everything that a run has measured.
 type report struct {
-	machine      machine
+	machine      measure.Machine
 	postgres     string
 	many, single []result // lockd, etcd, statements
 	handover     handover
@@ -47,8 +48,8 @@ func (r report) ratios() []ratio {
 
 func (r report) print(out io.Writer) {
 	fmt.Fprintf(out, "\n%s\nPostgreSQL %s (fsync, full_page_writes and synchronous_commit on), etcd %s (one member, its own defaults)\n", r.machine, r.postgres, etcdVersion())
-	fmt.Fprintf(out, "Load average before %s, after %s.", r.machine.load, r.loadAfter)
-	if r.machine.busy {
+	fmt.Fprintf(out, "Load average before %s, after %s.", r.machine.Load, r.loadAfter)
+	if r.machine.Busy {
 		fmt.Fprint(out, " The machine was busy with something else: these numbers are noise.")
 	}
 	fmt.Fprint(out, "\n\nA pair is one acquire and its release, each client on a key of its own. Medians of the turns:\n\n")
@@ -65,7 +66,7 @@ func (r report) print(out io.Writer) {
 	for _, group := range [][]result{r.many, r.single} {
 		for _, one := range group {
 			s := one.spent()
-			fmt.Fprintf(out, "%-28s %8d %10d %10d %10d %10d\n", one.name, one.clients, s.total().Microseconds(), s.clients.Microseconds(), s.service.Microseconds(), s.database.Microseconds())
+			fmt.Fprintf(out, "%-28s %8d %10d %10d %10d %10d\n", one.name, one.clients, s.Total().Microseconds(), s.Clients.Microseconds(), s.Service.Microseconds(), s.Database.Microseconds())
 		}
 	}
 	printHandover(out, r.handover)
@@ -81,18 +82,4 @@ func (r report) print(out io.Writer) {
 	for _, one := range r.ratios() {
 		fmt.Fprintf(out, "ratio %s %.2f\n", one.name, one.value)
 	}
-}
-
-// machine is what the numbers were taken on.
-type machine struct {
-	system string
-	cpus   int
-	cpu    string
-	fsync  time.Duration // of 4 KiB
-	load   string
-	busy   bool
-}
-
-func (m machine) String() string {
-	return fmt.Sprintf("%s, %d × %s; writing and syncing 4 KiB takes %.2f ms (p50)", m.system, m.cpus, m.cpu, inMillis(m.fsync))
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"fenceline/internal/measure"
 )
 
 // pair is one acquire and its release.
@@ -24,7 +26,7 @@ type contestant interface {
 type turn struct {
 	rate     float64 // pairs a second
 	p50, p99 time.Duration
-	spent    spent // processor time of a pair
+	spent    measure.Spent // processor time of a pair
 }
 
 // result is a contestant's turns.
@@ -34,23 +36,25 @@ type result struct {
 	turns   []turn
 }
 
-func (r result) rate() float64 { return median(r.turns, func(t turn) float64 { return t.rate }) }
+func (r result) rate() float64 {
+	return measure.Median(r.turns, func(t turn) float64 { return t.rate })
+}
 
 func (r result) p50() time.Duration {
-	return median(r.turns, func(t turn) time.Duration { return t.p50 })
+	return measure.Median(r.turns, func(t turn) time.Duration { return t.p50 })
 }
 
 func (r result) p99() time.Duration {
-	return median(r.turns, func(t turn) time.Duration { return t.p99 })
+	return measure.Median(r.turns, func(t turn) time.Duration { return t.p99 })
 }
 
 // spent is the processor time of a pair, over all turns: that of single turns is coarse.
-func (r result) spent() spent {
-	var sum spent
+func (r result) spent() measure.Spent {
+	var sum measure.Spent
 	for _, t := range r.turns {
-		sum.clients, sum.service, sum.database = sum.clients+t.spent.clients, sum.service+t.spent.service, sum.database+t.spent.database
+		sum = sum.Plus(t.spent)
 	}
-	return sum.over(len(r.turns))
+	return sum.Over(len(r.turns))
 }
 
 // spread is the lowest and the highest rate of a turn.
@@ -60,22 +64,6 @@ func (r result) spread() (least, most float64) {
 		rates = append(rates, t.rate)
 	}
 	return slices.Min(rates), slices.Max(rates)
-}
-
-func median[T any, V float64 | time.Duration](all []T, value func(T) V) V {
-	values := make([]V, 0, len(all))
-	for _, one := range all {
-		values = append(values, value(one))
-	}
-	return quantile(values, 0.5)
-}
-
-func quantile[V float64 | time.Duration](values []V, q float64) V {
-	if len(values) == 0 {
-		return 0
-	}
-	slices.Sort(values)
-	return values[min(int(q*float64(len(values))), len(values)-1)]
 }
 
 // compete lets the contestants take turns, so that whatever slows the machine for a while slows all of them.
@@ -95,7 +83,7 @@ func compete(ctx context.Context, contestants []contestant, clients, rounds int,
 			}
 			results[i].turns = append(results[i].turns, t)
 			fmt.Fprintf(progress, "round %d of %d, %d clients: %-26s %8.0f pairs/s, p50 %s, processor time %s\n",
-				round+1, rounds, clients, c.name(), t.rate, t.p50.Round(time.Microsecond), t.spent.total().Round(time.Microsecond))
+				round+1, rounds, clients, c.name(), t.rate, t.p50.Round(time.Microsecond), t.spent.Total().Round(time.Microsecond))
 		}
 	}
 	return results, nil
@@ -109,7 +97,7 @@ func play(ctx context.Context, c contestant, clients int, length time.Duration) 
 		all   []time.Duration
 		errs  []error
 	)
-	before := spentBy(c.processes())
+	before := c.processes().spent()
 	start := time.Now()
 	deadline := start.Add(length)
 	for i := range clients {
@@ -130,9 +118,9 @@ func play(ctx context.Context, c contestant, clients int, length time.Duration) 
 	}
 	group.Wait()
 	took := time.Since(start)
-	used := spentBy(c.processes()).minus(before)
+	used := c.processes().spent().Minus(before)
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return turn{}, fmt.Errorf("%s: %w", c.name(), err)
 	}
-	return turn{rate: float64(len(all)) / took.Seconds(), p50: quantile(all, 0.5), p99: quantile(all, 0.99), spent: used.over(len(all))}, nil
+	return turn{rate: float64(len(all)) / took.Seconds(), p50: measure.Quantile(all, 0.5), p99: measure.Quantile(all, 0.99), spent: used.Over(len(all))}, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"fenceline/internal/measure"
 	"fenceline/internal/process"
 	"fenceline/lockd/robustness/etcdmember"
 	"fenceline/lockd/robustness/lockdb"
@@ -52,7 +53,7 @@ func run(ctx context.Context, opts *runCmd) (err error) {
 }
 
 func (b *bench) run(ctx context.Context) error {
-	machine, err := describeMachine(b.dir)
+	machine, err := measure.Describe(b.dir)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	report{
-		machine: machine, postgres: database.Version(), many: many, single: single, handover: handedOver, loadAfter: loadAverage(),
+		machine: machine, postgres: database.Version(), many: many, single: single, handover: handedOver, loadAfter: measure.LoadAverage(),
 	}.print(os.Stdout)
 	return nil
 }
@@ -204,12 +205,12 @@ func (b *bench) handOver(ctx context.Context) (handover, error) {
 
 func medianHandover(turns []handover) handover {
 	m := turns[0]
-	m.p50 = median(turns, func(h handover) time.Duration { return h.p50 })
-	m.p99 = median(turns, func(h handover) time.Duration { return h.p99 })
-	m.calls = median(turns, func(h handover) float64 { return h.calls })
-	m.looks = median(turns, func(h handover) float64 { return h.looks })
-	m.sql = median(turns, func(h handover) float64 { return h.sql })
-	m.perSecond = median(turns, func(h handover) float64 { return h.perSecond })
+	m.p50 = measure.Median(turns, func(h handover) time.Duration { return h.p50 })
+	m.p99 = measure.Median(turns, func(h handover) time.Duration { return h.p99 })
+	m.calls = measure.Median(turns, func(h handover) float64 { return h.calls })
+	m.looks = measure.Median(turns, func(h handover) float64 { return h.looks })
+	m.sql = measure.Median(turns, func(h handover) float64 { return h.sql })
+	m.perSecond = measure.Median(turns, func(h handover) float64 { return h.perSecond })
 	m.count = 0
 	for _, h := range turns {
 		m.count += h.count
