@@ -81,13 +81,15 @@ func TestEventsHaveExactlyTheirFields(t *testing.T) {
 	const revoke = `{"operator":"op","reason":"it is stuck"}`
 	require.Contains(t, ask(client, "POST", "/v1/locks/revoked/revoke", revoke), lockapi.CodeForbidden)
 	require.Contains(t, ask(operator, "POST", "/v1/locks/revoked/revoke", revoke), "newTokenFloor")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := p.WaitEvent(ctx, "the end of the short lease", func(e process.Event) bool { return e.Name() == "lease_expired" })
+	require.NoError(t, err)
 	closedToken := acquired("closed", "60000")
 	require.Empty(t, ask(client, "DELETE", "/v1/sessions/"+session, ""))
 	credtest.Write(t, dir+"/clients", client+"\n"+client+"-new")
 	require.NoError(t, os.Remove(dir+"/operators"))
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
 	for name, want := range map[string]struct {
 		level  string
 		fields []string

@@ -112,7 +112,7 @@ func TestClientCommandsTeach(t *testing.T) {
 	}
 	code, output := run(t, nil, "version", "--output", "json")
 	require.Zero(t, code)
-	require.Regexp(t, `^{"program":"lockd","version":"[^"]+","database":{"contract":"lockdb","contractMin":2,"contractMax":3,"statementsSha256":"[0-9a-f]{64}",`+
+	require.Regexp(t, `^{"program":"lockd","version":"[^"]+","database":{"contract":"lockdb","contractMin":3,"contractMax":4,"statementsSha256":"[0-9a-f]{64}",`+
 		`"driver":"github.com/jackc/pgx/v5 [^"]+","queryMode":"cache_describe","pooling":"transaction"}}\n$`, output)
 	_, short := run(t, nil, "version", "--json")
 	require.Equal(t, output, short)
