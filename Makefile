@@ -21,6 +21,8 @@ GOFUMPT       := $(GO) run mvdan.cc/gofumpt@v0.12.0
 # Runs a command beside one real PostgreSQL server, found or fetched (internal/pgserver).
 WITH_POSTGRES := $(GO) run ./internal/pgserver/cmd/withpg --
 TEST          := $(GO) test -race -timeout 10m
+# Tests that take longest, and whose packages have others of the same kind: make test-long runs them (and make test-compat those through a pooler).
+LONG          := ThroughAPoolerInTransactionMode|BehindATransactionModePooler|EveryQueryModeDecidesAlike|StressFindsEachMistake|BenchEndsWithItsRatios
 
 .DEFAULT_GOAL := help
 
@@ -61,9 +63,9 @@ fleet: deps build ## Let twelve workers pay 2 000 payouts while they are killed 
 
 .PHONY: test
 test: deps ## Run every test that fits ten minutes, on real servers, with the race detector
-	@scripts/deps pgbouncer nginx
+	@scripts/deps pgbouncer
 	@$(GO) test -run 'Interleaving|Model' ./sidecar/gate
-	@$(WITH_POSTGRES) $(TEST) ./...
+	@$(WITH_POSTGRES) $(TEST) -skip '$(LONG)' ./...
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no server (packages whose tests don't import internal/pgserver)
@@ -72,6 +74,8 @@ test-unit: ## Run the tests that need no server (packages whose tests don't impo
 
 .PHONY: test-long
 test-long: test ## Run everything, every schedule and many kills of the sidecar, the soak and the twenty repeats of the experiments included
+	@scripts/deps nginx
+	@$(WITH_POSTGRES) $(TEST) -count=1 -run '$(LONG)' ./lockd/bench ./lockd/pgstore ./sidecar/bench ./sidecar/mark/pgmark
 	@FENCELINE_MODEL=all $(GO) test -count=1 -v -run TestEveryInterleavingKeepsTheOrderOfEffects ./sidecar/gate
 	@FENCELINE_KILLS=100 $(TEST) -count=1 -run 'TestMarksInAFileNeverGoBackWhenTheProcessIsKilled|TestEffectsBehindAFileStayInOrderWhenTheProcessIsKilled' ./sidecar
 	@FENCELINE_SCHEDULES=all $(TEST) -count=1 -v -run TestKillsAndCutsBetweenEachTwoStepsBreakNothing ./sidecar
