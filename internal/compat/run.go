@@ -51,7 +51,7 @@ func read(in io.Reader) (outcome, error) {
 			if said[e.Test] == nil {
 				said[e.Test] = &bytes.Buffer{}
 			}
-			said[e.Test].WriteString(e.Output)
+			_, _ = said[e.Test].WriteString(e.Output) // a buffer takes everything
 		}
 		if e.Action == "fail" || e.Action == "build-fail" {
 			bad = append(bad, e.Test)
