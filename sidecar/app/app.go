@@ -113,6 +113,7 @@ func (a *App) Failed() <-chan error { return a.failed }
 // Start implements daemon.App. A store that is down keeps the sidecar from being ready and every guarded request from passing, but not from
 // starting. A store that may forget marks, or whose tables don't fit, keeps it from starting; and so does a mark file that isn't there or isn't in order.
 func (a *App) Start(ctx context.Context) error {
+	hangups := a.catchHangups()
 	g := a.generation()
 	if err := g.complete(ctx, nil); err != nil {
 		return err
@@ -160,7 +161,7 @@ func (a *App) Start(ctx context.Context) error {
 	if err := a.listen(ctx, g.cfg); err != nil {
 		return err
 	}
-	a.watch(ctx)
+	a.watch(ctx, hangups)
 	return nil
 }
 

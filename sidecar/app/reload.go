@@ -57,14 +57,19 @@ type currentPool struct{ *App }
 // Stat is for the metrics.
 func (c currentPool) Stat() *pgxpool.Stat { return c.generation().backing.pool.Stat() }
 
-// watch reloads on SIGHUP and when the configuration file, or a file with a secret, has changed.
-func (a *App) watch(ctx context.Context) {
-	hangups := make(chan os.Signal, 1)
+// catchHangups is to be called before anybody can know that the sidecar is there: a SIGHUP that nobody catches ends the process. One that comes before watch is kept for it.
+func (a *App) catchHangups() (hangups chan os.Signal) {
+	hangups = make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
+	a.cleanups.Push("SIGHUP", func(context.Context) error { signal.Stop(hangups); return nil })
+	return hangups
+}
+
+// watch reloads on SIGHUP and when the configuration file, or a file with a secret, has changed.
+func (a *App) watch(ctx context.Context, hangups <-chan os.Signal) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it ends with the process, not with the start
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		defer signal.Stop(hangups)
 		ticker := time.NewTicker(watchInterval)
 		defer ticker.Stop()
 		before := a.seen
