@@ -30,6 +30,11 @@ func (s *Store) trusted(ctx context.Context) error {
 // rights that an admission needs.
 func (s *Store) Check(ctx context.Context) error {
 	errs := []error{postgres.CheckWritable(ctx, s.pool), postgres.CheckDurability(ctx, s.pool)}
+	if len(s.ordered) > 0 { // they need the register, wherever their marks are
+		if err := s.checkContract(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("the sidecar's own tables (sidecar migrate makes them): %w", err))
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.guards)) {
 		if err := s.checkGuard(ctx, s.guards[name]); err != nil {
 			errs = append(errs, fmt.Errorf("guard %s: %w", name, err))
@@ -97,9 +102,13 @@ func (s *Store) checkGuard(ctx context.Context, g guard) error {
 // ownContract is the version of the sidecar's own tables that this program works with.
 var ownContract = postgres.Contract{Table: pgx.Identifier{"fence", "schema_contract"}, Name: "fence", Min: 3, Max: 3} //nolint:gochecknoglobals // a constant
 
+func (s *Store) checkContract(ctx context.Context) error {
+	return postgres.CheckContract(ctx, s.pool, ownContract)
+}
+
 // checkOwn: the migrations made the sidecar's own table, so only its version and our rights can be wrong.
 func (s *Store) checkOwn(ctx context.Context, m config.Mark) error {
-	if err := postgres.CheckContract(ctx, s.pool, ownContract); err != nil {
+	if err := s.checkContract(ctx); err != nil {
 		return fmt.Errorf("marks in fence.mark (sidecar migrate makes it): %w", err)
 	}
 	for _, name := range []string{"guard", "key", "token", "updated_at"} {

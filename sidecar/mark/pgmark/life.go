@@ -102,7 +102,7 @@ func (s *Store) Begin(ctx context.Context) error {
 			dieWithUs = append(dieWithUs, g.Name)
 		}
 	}
-	if err := postgres.CheckContract(ctx, s.pool, ownContract); err != nil {
+	if err := s.checkContract(ctx); err != nil {
 		return fmt.Errorf("the sidecar's own tables (sidecar migrate makes them): %w", err)
 	}
 	options := postgres.TxOptions{StatementTimeout: 2 * s.timeout, LockTimeout: s.timeout}
