@@ -39,6 +39,7 @@ func RegisterScenarios() []RegisterScenario {
 		{"whatIsRegisteredBlocksHigherTokensUntilItIsSettled", olderBlocks},
 		{"equalTokensDoNotBlockEachOther", equalTokens},
 		{"barrierOfOnceOnlyTokensLeavesItsOwnToBeUsed", barrierBelow},
+		{"barrierShutsOutATokenThatWasAdmittedBefore", barrierShuts},
 		{"onlyWhatIsUnsettledMayBeSettledByHand", byHand},
 		{"unsettledRequestIsReleasedByTimeOnlyWhereTheGuardSaysSo", byTime},
 		{"endedLifeLeavesItsRequestsUnsettledAndRegistersNoMore", endedLife},
@@ -173,6 +174,40 @@ func barrierBelow(ctx context.Context, env RegisterEnv) error {
 		return err
 	}
 	_, err = want(ctx, a, entry(env.Hold, key, 7, true), mark.FencedOut)
+	return err
+}
+
+// barrierShuts: whoever was admitted and comes again after a barrier of a newer token is refused, whatever the register remembers of the key.
+func barrierShuts(ctx context.Context, env RegisterEnv) error {
+	a, _, key, err := env.two(ctx)
+	if err != nil {
+		return err
+	}
+	old, below, barrier := entry(env.Hold, key, 5, false), entry(env.Hold, key, 8, false), entry(env.Hold, key, 9, false)
+	barrier.Raise--
+	for _, e := range []mark.Entry{old, old, barrier} {
+		row, err := want(ctx, a, e, mark.Admitted)
+		if err != nil {
+			return err
+		}
+		if err := a.Settle(ctx, []mark.Row{row}); err != nil {
+			return err
+		}
+	}
+	if _, err := want(ctx, a, old, mark.FencedOut); err != nil {
+		return err
+	}
+	// The mark is the token below the barrier's, until the barrier's own is used.
+	for _, e := range []mark.Entry{below, entry(env.Hold, key, 9, true), barrier} {
+		row, err := want(ctx, a, e, mark.Admitted)
+		if err != nil {
+			return err
+		}
+		if err := a.Settle(ctx, []mark.Row{row}); err != nil {
+			return err
+		}
+	}
+	_, err = want(ctx, a, below, mark.FencedOut)
 	return err
 }
 

@@ -69,12 +69,15 @@ func (m *marks) clear() {
 	m.seen = nil
 }
 
-// remember keeps what a group learned of its keys' marks, now that it is committed.
+// remember keeps what a group learned of its keys' marks, now that it is committed. No other group has one of these keys before this one's members have their answers, so what is
+// kept isn't older than what is there.
 func (s *Store) remember(guard string, group []*registering) {
 	for _, m := range group {
 		switch e := m.Ask.entry; {
 		case m.Answer.Verdict == mark.Admitted && e.Raise == e.Token:
 			s.marks.put(guard, e.Key, e.Token)
+		case m.Answer.Verdict == mark.Admitted: // a barrier: the mark may be higher than what is remembered, and isn't known
+			s.marks.forget(guard, e.Key)
 		case m.Answer.Verdict == mark.FencedOut:
 			s.marks.put(guard, e.Key, m.Answer.Highest)
 		}
