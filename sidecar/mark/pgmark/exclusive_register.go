@@ -164,8 +164,8 @@ func (s *Store) settleOwned(ctx context.Context, row mark.Row, operator, reason 
 	return false, nil
 }
 
-// raiseOwned is Raise: only the owner may, since it knows the marks from memory.
-func (s *Store) raiseOwned(ctx context.Context, g guard, a mark.Admission, maxJump int64) (mark.Decision, error) {
+// writeOwned raises a mark beside the register, for an operator and for requests in shadow: only the owner may, since it knows the marks from memory.
+func (s *Store) writeOwned(ctx context.Context, g guard, statement string, a mark.Admission, maxJump int64) (mark.Decision, error) {
 	life := s.lives.current()
 	if !s.claims.of(g.name).heldBy(life) {
 		return mark.Decision{}, s.claims.of(g.name).standby(g.name)
@@ -180,7 +180,7 @@ func (s *Store) raiseOwned(ctx context.Context, g guard, a mark.Admission, maxJu
 		}
 		var token int64
 		var durable bool
-		err := tx.QueryRow(ctx, g.raise, a.Key, int64(a.Token), maxJump).Scan(&token, &durable)
+		err := tx.QueryRow(ctx, statement, a.Key, int64(a.Token), maxJump).Scan(&token, &durable)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return nil

@@ -127,6 +127,8 @@ func TestSecondSidecarStandsByAndSaysWhoOwnsTheGuard(t *testing.T) {
 	require.ErrorIs(t, err, mark.ErrStandby)
 	_, err = second.Raise(ctx, "release", "k", 9)
 	require.ErrorIs(t, err, mark.ErrStandby, "marks that the owner knows from memory are the owner's")
+	_, err = second.Admit(ctx, mark.Admission{Guard: "release", Key: "k", Token: 9})
+	require.ErrorIs(t, err, mark.ErrStandby, "also for a request in shadow")
 	got, err := first.Register(ctx, write("k", 5))
 	require.NoError(t, err)
 	require.Equal(t, mark.Admitted, got.Verdict)
@@ -236,6 +238,34 @@ func TestOwnerAdmitsEqualAndRefusesStaleTokensFromMemory(t *testing.T) {
 	_, err = store.Register(ctx, write("k", 5))
 	require.ErrorIs(t, err, mark.ErrUnavailable, "6 may have been raised, so memory isn't trusted any more")
 	require.Len(t, onlyRows(store.Standing(ctx, "release", 10)), 0, "the list needs the database, too")
+}
+
+// What the owner's operator and its routes in shadow raise, memory doesn't outlive.
+func TestOwnerSeesWhatItRaisesBesideTheRegister(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
+	store := alone(t, pgtest.Login(t, owner, "fence_rail"), "", "one", ownMark())
+	require.NoError(t, store.Begin(ctx))
+	for name, raise := range map[string]func(key string) (mark.Decision, error){
+		"operator": func(key string) (mark.Decision, error) { return store.Raise(ctx, "release", key, 9) },
+		"shadow": func(key string) (mark.Decision, error) {
+			return store.Admit(ctx, mark.Admission{Guard: "release", Key: key, Token: 9})
+		},
+	} {
+		for range 2 {
+			got, err := store.Register(ctx, write(name, 5))
+			require.NoError(t, err)
+			require.Equal(t, mark.Admitted, got.Verdict)
+			require.NoError(t, store.Settle(ctx, []mark.Row{got.Row}))
+		}
+		decision, err := raise(name)
+		require.NoError(t, err)
+		require.Equal(t, mark.Admitted, decision.Verdict)
+		got, err := store.Register(ctx, write(name, 5))
+		require.NoError(t, err)
+		require.Equal(t, mark.Decision{Verdict: mark.FencedOut, Highest: 9}, got.Decision, name)
+	}
 }
 
 func onlyRows(list []mark.Standing, _ error) []mark.Standing { return list }

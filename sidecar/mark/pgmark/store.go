@@ -91,6 +91,9 @@ func (s *Store) Admit(ctx context.Context, a mark.Admission) (mark.Decision, err
 	if g.readOnly {
 		return s.compare(ctx, g, a)
 	}
+	if g.config.Exclusive() {
+		return s.writeOwned(ctx, g, g.admission(a), a, s.maxJump)
+	}
 	return s.admitInGroup(ctx, a)
 }
 
@@ -118,7 +121,7 @@ func (s *Store) Raise(ctx context.Context, guardName, key string, token lock.Tok
 		return mark.Decision{}, fmt.Errorf("raise: %w", err)
 	}
 	if g.config.Exclusive() {
-		return s.raiseOwned(ctx, g, mark.Admission{Guard: guardName, Key: key, Token: token, Newer: true}, math.MaxInt64)
+		return s.writeOwned(ctx, g, g.raise, mark.Admission{Guard: guardName, Key: key, Token: token, Newer: true}, math.MaxInt64)
 	}
 	return s.decide(ctx, g, g.raise, mark.Admission{Guard: guardName, Key: key, Token: token, Newer: true}, math.MaxInt64)
 }
