@@ -43,14 +43,17 @@ func TestSuiteHasPassedOnlyWhenTestsRanAndNoneFailed(t *testing.T) {
 // allPassed is an environment in which every test of every gate passed.
 func allPassed(e environment) ran {
 	r := ran{environment: e, version: "16.1", outcomes: map[string]outcome{}}
-	tests := map[string]string{}
-	for _, g := range append(gates(), pooledGates()...) {
-		for _, test := range g.tests {
-			tests[test] = passed
-		}
-	}
 	for _, s := range e.suites() {
-		r.outcomes[s.name] = outcome{result: passed, count: 1, tests: tests}
+		r.outcomes[s.name] = outcome{result: passed, count: 1, tests: map[string]string{}}
+	}
+	wanted := gates()
+	if e.pooled {
+		wanted = pooledGates()
+	}
+	for _, g := range wanted {
+		for _, p := range g.tests {
+			r.outcomes[p.suite].tests[p.test] = passed
+		}
 	}
 	return r
 }
@@ -72,17 +75,21 @@ func TestWhatDidNotRunIsABlockerAndNeverASuccess(t *testing.T) {
 
 	for name, breakIt := range map[string]func(all []ran) []ran{
 		"an environment is missing": func(all []ran) []ran { return all[1:] },
-		"a suite didn't run":        func(all []ran) []ran { delete(all[0].outcomes, "locks"); return all },
+		"a suite didn't run":        func(all []ran) []ran { delete(all[0].outcomes, locking); return all },
 		"a suite failed": func(all []ran) []ran {
-			all[0].outcomes["locks"] = outcome{result: failed, tests: all[0].outcomes["locks"].tests}
+			all[0].outcomes[locking] = outcome{result: failed, tests: all[0].outcomes[locking].tests}
 			return all
 		},
 		"a gate's test failed": func(all []ran) []ran {
-			all[0].outcomes["marks"].tests["TestSchemaIsTheDescribedOne"] = failed
+			all[0].outcomes[migrating].tests["TestSchemaIsTheDescribedOne"] = failed
 			return all
 		},
 		"a gate's test didn't run": func(all []ran) []ran {
-			delete(all[0].outcomes["marks"].tests, "TestSchemaIsTheDescribedOne")
+			delete(all[0].outcomes[migrating].tests, "TestSchemaIsTheDescribedOne")
+			return all
+		},
+		"it ran in another suite only": func(all []ran) []ran {
+			delete(all[0].outcomes[marking].tests, "TestVersionsOutsideOfTheWindowAreNotReady")
 			return all
 		},
 		"the server couldn't be had": func(all []ran) []ran { all[0].outcomes = map[string]outcome{}; return all },
@@ -94,9 +101,9 @@ func TestWhatDidNotRunIsABlockerAndNeverASuccess(t *testing.T) {
 		require.Equal(t, candidate, got.Status, name)
 	}
 	all := everywhere()
-	all[2].outcomes["marks"] = outcome{result: failed}
+	all[2].outcomes[marking] = outcome{result: failed}
 	require.False(t, table(&out, all))
-	delete(all[2].outcomes, "marks")
+	delete(all[2].outcomes, marking)
 	require.False(t, table(&out, all))
 }
 
@@ -114,10 +121,24 @@ func TestEvidenceInTheDocumentsIsConsistent(t *testing.T) {
 	for _, wanted := range environments(majors()) {
 		one, there := names[wanted.name]
 		require.True(t, there, wanted.name)
-		if one.Result == passed {
-			require.NotEmpty(t, one.Gates, wanted.name)
-			require.NotEmpty(t, one.Server, wanted.name)
+		if len(one.Suites) == 0 {
+			require.Equal(t, notRun, one.Result, wanted.name)
+			continue
 		}
+		require.NotEmpty(t, one.Server, wanted.name)
+		today := judge(allPassed(wanted))
+		require.Len(t, one.Gates, len(today.Gates), "%s: the gates of today", wanted.name)
+		require.Len(t, one.Suites, len(today.Suites), wanted.name)
+		result := passed
+		for i, g := range one.Gates {
+			require.Equal(t, []any{today.Gates[i].Gate, today.Gates[i].Tests}, []any{g.Gate, g.Tests}, wanted.name)
+			result = worse(result, g.Result)
+		}
+		for i, s := range one.Suites {
+			require.Equal(t, today.Suites[i].Suite, s.Suite, wanted.name)
+			result = worse(result, s.Result)
+		}
+		require.Equal(t, result, one.Result, "%s: the worst of its gates and suites", wanted.name)
 	}
 	blockers := strings.Join(e.Blockers, "\n")
 	for _, name := range neverRun() {

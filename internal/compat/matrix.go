@@ -22,12 +22,12 @@ const poolerMajor = 16
 // suites are those that every server must pass.
 func suites() []suite {
 	return []suite{
-		{"migrations", "", "./migrations"},
-		{"transactions and SQLSTATEs", "", "./internal/postgres"},
-		{"locks", "", "./lockd/pgstore"},
-		{"marks", "", "./sidecar/mark/pgmark"},
-		{"payment statements", "", "./paysvc/paydb"},
-		{"restore as documented", "TestRestoreAsDocumented", "./lockd"},
+		{migrating, "", "./migrations"},
+		{transactions, "", "./internal/postgres"},
+		{locking, "", "./lockd/pgstore"},
+		{marking, "", "./sidecar/mark/pgmark"},
+		{paying, "", "./paysvc/paydb"},
+		{restoring, "TestRestoreAsDocumented", "./lockd"},
 	}
 }
 
@@ -35,10 +35,10 @@ func suites() []suite {
 // pooler instead of the server where this variable is set (pgtest.Login).
 func pooledSuites() []suite {
 	return []suite{
-		{"migrations", "Pooler", "./migrations"},
-		{"locks", "Pooler", "./lockd/pgstore"},
-		{"marks", "Pooler|RegistrationSees|OfExclusiveGuards", "./sidecar/mark/pgmark"},
-		{"payment statements", "", "./paysvc/paydb"},
+		{migrating, "Pooler", "./migrations"},
+		{locking, "Pooler", "./lockd/pgstore"},
+		{marking, "Pooler|RegistrationSees|OfExclusiveGuards", "./sidecar/mark/pgmark"},
+		{paying, "", "./paysvc/paydb"},
 	}
 }
 
@@ -47,30 +47,52 @@ const pooledVariable = "TEST_POSTGRES_POOLED"
 // gate is a question to an environment that tests answer (the gates of a release: database, application, operations).
 type gate struct {
 	name  string
-	tests []string // every one of them must have passed, in every package that has it
+	tests []proof // every one of them must have passed
 }
 
+// proof is a test in a suite. Suites may have tests of the same name, each of which proves something of its own.
+type proof struct{ suite, test string }
+
+func (p proof) String() string { return p.suite + ": " + p.test }
+
+// in is every test in one suite, or one test in every suite.
+func in(suites []string, tests ...string) (all []proof) {
+	for _, suite := range suites {
+		for _, test := range tests {
+			all = append(all, proof{suite, test})
+		}
+	}
+	return all
+}
+
+// The suites' names.
+const (
+	migrating, transactions, locking, marking, paying, restoring = "migrations", "transactions and SQLSTATEs", "locks", "marks", "payment statements", "restore as documented"
+)
+
 func gates() []gate {
+	stores := []string{locking, marking, paying}
 	return []gate{
-		{"database: migrations and their history", []string{"TestEverySetAppliesOnceAndIsThenUpToDate", "TestChangedAppliedFileIsRefusedWithBothChecksums", "TestTwoRunnersAtOnceApplyEachScriptOnce"}},
-		{"database: the schema is the described one", []string{"TestSchemaIsTheDescribedOne", "TestDriftOfASchemaIsFoundByTheObjectsName"}},
-		{"database: grants", []string{"TestRolesAreDeniedWhatTheyDoNotNeed", "TestRolesAreAllowedWhatTheyNeed"}},
-		{"database: statements and their rows", []string{"TestStatementsGiveTheRowsThatTheyAreRegisteredWith"}},
-		{"application: failures by SQLSTATE", []string{"TestFailuresHaveTheirIdentity"}},
-		{"application: versions that fit", []string{"TestVersionsOutsideOfTheWindowAreNotReady", "TestExpandedSchemaIsWorkedWithAndAContractedOneRefused"}},
-		{"application: readiness by identity", []string{"TestReadinessKnowsTheDatabaseByItsIdentity"}},
-		{"application: order of effects", []string{"TestRegisterConformance", "TestRegisterConformanceOfExclusiveGuards"}},
-		{"operations: restore as documented", []string{"TestRestoreAsDocumentedHandsOutNoTokenTwice"}},
+		{"database: migrations and their history", in([]string{migrating},
+			"TestEverySetAppliesOnceAndIsThenUpToDate", "TestChangedAppliedFileIsRefusedWithBothChecksums", "TestTwoRunnersAtOnceApplyEachScriptOnce")},
+		{"database: the schema is the described one", in([]string{migrating}, "TestSchemaIsTheDescribedOne", "TestDriftOfASchemaIsFoundByTheObjectsName")},
+		{"database: grants", in([]string{migrating}, "TestRolesAreDeniedWhatTheyDoNotNeed", "TestRolesAreAllowedWhatTheyNeed")},
+		{"database: statements and their rows", in(stores, "TestStatementsGiveTheRowsThatTheyAreRegisteredWith")},
+		{"application: failures by SQLSTATE", in([]string{transactions}, "TestFailuresHaveTheirIdentity")},
+		{"application: versions that fit", in(stores, "TestVersionsOutsideOfTheWindowAreNotReady", "TestExpandedSchemaIsWorkedWithAndAContractedOneRefused")},
+		{"application: readiness by identity", in([]string{locking, paying}, "TestReadinessKnowsTheDatabaseByItsIdentity")},
+		{"application: order of effects", in([]string{marking}, "TestRegisterConformance", "TestRegisterConformanceOfExclusiveGuards")},
+		{"operations: restore as documented", in([]string{restoring}, "TestRestoreAsDocumentedHandsOutNoTokenTwice")},
 	}
 }
 
 // pooledGates are those that a pooler can break.
 func pooledGates() []gate {
 	return []gate{
-		{"database: migrations through the pooler", []string{"TestMigrationsApplyThroughAPooler"}},
-		{"database: statements and their rows", []string{"TestStatementsGiveTheRowsThatTheyAreRegisteredWith"}},
-		{"application: locks", []string{"TestMatrixHoldsBehindATransactionModePooler"}},
-		{"application: order of effects", []string{"TestRegisterConformanceThroughAPoolerInTransactionMode", "TestRegistrationSeesWhoeverItWaitedForWhateverTheDefaultIsolation"}},
+		{"database: migrations through the pooler", in([]string{migrating}, "TestMigrationsApplyThroughAPooler")},
+		{"database: statements and their rows", in([]string{paying}, "TestStatementsGiveTheRowsThatTheyAreRegisteredWith")},
+		{"application: locks", in([]string{locking}, "TestMatrixHoldsBehindATransactionModePooler")},
+		{"application: order of effects", in([]string{marking}, "TestRegisterConformanceThroughAPoolerInTransactionMode", "TestRegistrationSeesWhoeverItWaitedForWhateverTheDefaultIsolation")},
 	}
 }
 

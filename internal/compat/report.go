@@ -99,9 +99,10 @@ func judge(r ran) environmentResult {
 		wanted = pooledGates()
 	}
 	for _, g := range wanted {
-		one := gateResult{Gate: g.name, Result: passed, Tests: g.tests}
-		for _, test := range g.tests {
-			one.Result = worse(one.Result, r.test(test))
+		one := gateResult{Gate: g.name, Result: passed}
+		for _, p := range g.tests {
+			one.Tests = append(one.Tests, p.String())
+			one.Result = worse(one.Result, r.proves(p))
 		}
 		out.Gates = append(out.Gates, one)
 		out.Result = worse(out.Result, one.Result)
@@ -117,22 +118,16 @@ func judge(r ran) environmentResult {
 	return out
 }
 
-// test is the worst result of a test of this name in any suite.
-func (r ran) test(name string) string {
-	result := ""
-	for _, o := range r.outcomes {
-		if one := o.tests[name]; one != "" {
-			result = worse(result, one)
-		}
+// proves is what became of a test. One that nobody reported didn't run.
+func (r ran) proves(p proof) string {
+	if result := r.outcomes[p.suite].tests[p.test]; result != "" {
+		return result
 	}
-	if result == "" {
-		return notRun
-	}
-	return result
+	return notRun
 }
 
 func worse(a, b string) string {
-	rank := map[string]int{"": 0, passed: 1, notRun: 2, failed: 3}
+	rank := map[string]int{passed: 1, notRun: 2, failed: 3}
 	if rank[b] > rank[a] {
 		return b
 	}
