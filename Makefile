@@ -90,11 +90,11 @@ test-long: test ## Run everything, every schedule and many kills of the sidecar,
 
 .PHONY: test-standby
 test-standby: ## Put a standby in the place of the daemons' databases
-	@FENCELINE_STANDBY=1 $(TEST) -count=1 -v -run ReplacedByAStandby ./lockd ./paysvc ./sidecar
+	@$(TEST) -tags long -count=1 -v -run ReplacedByAStandby ./lockd ./paysvc ./sidecar
 
 .PHONY: test-disk-full
 test-disk-full: ## Have the daemons' databases fill their disks: small file systems that the tests mount, as root
-	@FENCELINE_DISK_FULL=1 $(TEST) -count=1 -v -run 'OnAFullDisk|FillsItsDisk' ./lockd ./paysvc ./sidecar
+	@$(TEST) -tags long -count=1 -v -run 'OnAFullDisk|FillsItsDisk' ./lockd ./paysvc ./sidecar
 
 .PHONY: test-compat
 test-compat: deps ## Run the stores' suites on PostgreSQL 14 to 18 and through PgBouncer; print a table (MAJORS=14,18 for some)
@@ -126,7 +126,7 @@ bench-lockd: deps build ## Measure lockd beside etcd's Mutex and bare SQL, side 
 .PHONY: lint
 lint: ## Run vet, the linter and the formatter's check; go.mod must be tidy
 	@echo "go mod tidy -diff"; $(GO) mod tidy -diff
-	@echo "go vet"; $(GO) vet ./...
+	@echo "go vet"; $(GO) vet -tags long ./...
 	@echo "golangci-lint (the first run builds it, about two minutes)"; $(GOLANGCI_LINT) run ./...
 
 .PHONY: docs

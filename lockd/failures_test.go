@@ -5,14 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"fenceline/internal/pgserver"
-	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres/failuretest"
 	"fenceline/lockd/lockapi"
 	"fenceline/migrations"
@@ -69,41 +66,22 @@ func TestLockdWhoseDatabaseTakesTooLong(t *testing.T) {
 
 func TestLockdWhoseDatabaseIsRestartedUnderLoad(t *testing.T) {
 	t.Parallel()
-	b, server := ownServer(t)
+	b, server := deployment().OwnServer(t)
 	d := lockdOn(t, b, "2s")
 	for _, end := range []failuretest.End{failuretest.ByCrash, failuretest.Cleanly} {
 		require.NoError(t, b.RestartUnderLoad(t.Context(), d, "acquire", server, end, lockNothing, lockUnknown))
 	}
 }
 
-// Run by make test-standby, which sets the variable: a copy of the server takes its time.
-func TestLockdWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
-	if os.Getenv("FENCELINE_STANDBY") == "" {
-		return
-	}
-	b, server := ownServer(t)
-	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "acquire", Want: lockNothing, During: "in recovery"}
-	failuretest.Documented(t, "../docs/failures.md", "lockd", []failuretest.Row{row})
-	require.NoError(t, b.Meet(t.Context(), lockdOn(t, b, "2s"), row))
-}
-
-// ownServer is a bench on a server that nobody else uses.
-func ownServer(t *testing.T) (*failuretest.Bench, *pgserver.Server) {
-	t.Helper()
-	server := pgtest.Server(t, nil)
-	owner := pgtest.DatabaseOn(t, server, migrations.LockDB())
-	return failuretest.New(t, owner, pgtest.Login(t, owner, "lockapp")), server
+// deployment is the database of these tests.
+func deployment() failuretest.Deployment {
+	return failuretest.Deployment{Section: "lockd", Role: "lockapp", Sets: []migrations.Set{migrations.LockDB()}}
 }
 
 func lockdMeets(t *testing.T, timeout string, table []failuretest.Row) {
 	t.Helper()
-	owner := pgtest.Database(t, migrations.LockDB())
-	b := failuretest.New(t, owner, pgtest.Login(t, owner, "lockapp"))
-	d := lockdOn(t, b, timeout)
-	failuretest.Documented(t, "../docs/failures.md", "lockd", table)
-	for _, row := range table {
-		require.NoError(t, b.Meet(t.Context(), d, row))
-	}
+	b := deployment().Bench(t)
+	deployment().Meet(t, b, lockdOn(t, b, timeout), table...)
 }
 
 // lockdOn starts lockd on the bench's database. Its n-th change is about the key kN.

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"fenceline/internal/pgserver"
-	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres/failuretest"
 	"fenceline/migrations"
 	"fenceline/paysvc/payapi"
@@ -73,41 +70,24 @@ func TestResourceWhoseDatabaseTakesTooLong(t *testing.T) {
 
 func TestResourceWhoseDatabaseIsRestartedUnderLoad(t *testing.T) {
 	t.Parallel()
-	b, server := ownServer(t)
+	b, server := deployment().OwnServer(t)
 	d := resourceOn(t, b, "--fencing-enabled", "--store-timeout", "2s")
 	for _, end := range []failuretest.End{failuretest.ByCrash, failuretest.Cleanly} {
 		require.NoError(t, b.RestartUnderLoad(t.Context(), d, "post", server, end, payNothing, payUnknown))
 	}
 }
 
-// Run by make test-standby, which sets the variable: a copy of the server takes its time.
-func TestResourceWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
-	if os.Getenv("FENCELINE_STANDBY") == "" {
-		return
-	}
-	b, server := ownServer(t)
-	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "claim", Want: payNothing, During: "in recovery"}
-	failuretest.Documented(t, "../docs/failures.md", "payment-resource", []failuretest.Row{row})
-	require.NoError(t, b.Meet(t.Context(), resourceOn(t, b, "--fencing-enabled", "--store-timeout", "2s"), row))
-}
-
-// ownServer is a bench on a server that nobody else uses.
-func ownServer(t *testing.T) (*failuretest.Bench, *pgserver.Server) {
-	t.Helper()
-	server := pgtest.Server(t, nil)
-	owner := pgtest.DatabaseOn(t, server, migrations.PayDB(), migrations.SeedPayDB())
-	return failuretest.New(t, owner, pgtest.Login(t, owner, "payapp_fenced")), server
+// deployment is the database of these tests.
+func deployment() failuretest.Deployment {
+	return failuretest.Deployment{Section: "payment-resource", Role: "payapp_fenced", Sets: []migrations.Set{migrations.PayDB(), migrations.SeedPayDB()}}
 }
 
 func resourceMeets(t *testing.T, role string, table []failuretest.Row, flags ...string) {
 	t.Helper()
-	owner := pgtest.Database(t, migrations.PayDB(), migrations.SeedPayDB())
-	b := failuretest.New(t, owner, pgtest.Login(t, owner, role))
-	d := resourceOn(t, b, flags...)
-	failuretest.Documented(t, "../docs/failures.md", "payment-resource", table)
-	for _, row := range table {
-		require.NoError(t, b.Meet(t.Context(), d, row))
-	}
+	on := deployment()
+	on.Role = role
+	b := on.Bench(t)
+	on.Meet(t, b, resourceOn(t, b, flags...), table...)
 }
 
 // payoutOf is the id of the n-th payout.

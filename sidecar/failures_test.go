@@ -5,15 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"fenceline/internal/pgserver"
-	"fenceline/internal/pgserver/pgtest"
 	"fenceline/internal/postgres/failuretest"
 	"fenceline/migrations"
 )
@@ -76,46 +73,27 @@ func TestSidecarWhoseDatabaseTakesTooLong(t *testing.T) {
 
 func TestSidecarWhoseDatabaseIsRestartedUnderLoad(t *testing.T) {
 	t.Parallel()
-	b, server := ownServer(t)
+	b, server := deployment().OwnServer(t)
 	d := sidecarOn(t, b, "effects", "2s")
 	for _, end := range []failuretest.End{failuretest.ByCrash, failuretest.Cleanly} {
 		require.NoError(t, b.RestartUnderLoad(t.Context(), d, "effects", server, end, fenceUnavailable))
 	}
 }
 
-// Run by make test-standby, which sets the variable: a copy of the server takes its time.
-func TestSidecarWhoseDatabaseIsReplacedByAStandby(t *testing.T) {
-	if os.Getenv("FENCELINE_STANDBY") == "" {
-		return
-	}
-	b, server := ownServer(t)
-	row := failuretest.Row{Fault: failuretest.Standby(t, server), Call: "effects", Want: fenceUnavailable, During: "in recovery"}
-	failuretest.Documented(t, "../docs/failures.md", "sidecar", []failuretest.Row{row})
-	require.NoError(t, b.Meet(t.Context(), sidecarOn(t, b, "effects", "2s"), row))
-}
-
-// ownServer is a bench on a server that nobody else uses.
-func ownServer(t *testing.T) (*failuretest.Bench, *pgserver.Server) {
-	t.Helper()
-	server := pgtest.Server(t, nil)
-	owner := pgtest.DatabaseOn(t, server, migrations.PayDB(), migrations.Fence())
-	return failuretest.New(t, owner, pgtest.Login(t, owner, "fence_account")), server
+// deployment is the database of these tests.
+func deployment() failuretest.Deployment {
+	return failuretest.Deployment{Section: "sidecar", Role: "fence_account", Sets: []migrations.Set{migrations.PayDB(), migrations.Fence()}}
 }
 
 func sidecarMeets(t *testing.T, order, timeout string, table []failuretest.Row) {
 	t.Helper()
-	owner := pgtest.Database(t, migrations.PayDB(), migrations.Fence())
-	b := failuretest.New(t, owner, pgtest.Login(t, owner, "fence_account"))
-	d := sidecarOn(t, b, order, timeout)
+	b := deployment().Bench(t)
 	for i := range table {
 		if table[i].Call == "" {
 			table[i].Call = order
 		}
 	}
-	failuretest.Documented(t, "../docs/failures.md", "sidecar", table)
-	for _, row := range table {
-		require.NoError(t, b.Meet(t.Context(), d, row))
-	}
+	deployment().Meet(t, b, sidecarOn(t, b, order, timeout), table...)
 }
 
 // forwarded are the requests that reached a resource, by their tokens.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fenceline/internal/pgserver"
+	"fenceline/internal/pgserver/pgtest"
 )
 
 // SmallDisk mounts a file system with room for so many bytes, for a server that is started after it. That needs root.
@@ -116,4 +117,23 @@ func ByFullLog(dir string) End {
 		}
 		return nil, errors.New("the server still finds room for its log")
 	}
+}
+
+// OnSmallDisk is a bench on a server of its own, with the database's tables on a small disk.
+func (d Deployment) OnSmallDisk(t testing.TB) (b *Bench, disk string) {
+	t.Helper()
+	disk = SmallDisk(t, "48m")
+	server := pgtest.Server(t, nil)
+	owner := pgtest.DatabaseOn(t, server, d.Sets...)
+	MoveTo(t, disk, server, owner)
+	return d.bench(t, owner), disk
+}
+
+// WithLogOnSmallDisk is a bench on a server of its own, whose log (pg_wal) is on a small disk.
+func (d Deployment) WithLogOnSmallDisk(t testing.TB) (b *Bench, server *pgserver.Server, disk string) {
+	t.Helper()
+	disk = SmallDisk(t, "128m")
+	server = pgtest.Server(t, nil)
+	MoveLogTo(t, disk, server)
+	return d.bench(t, pgtest.DatabaseOn(t, server, d.Sets...)), server, disk
 }
