@@ -30,7 +30,7 @@ type changed struct {
 
 type changing = grouped.Member[changeAsk, changed]
 
-// changeLocks is C1 §1.3 and C1 §1.4's release for each key, with what must stand before them (lockdb/V9). One row for each member, in their order.
+// changeLocks is C1 §1.3 and C1 §1.4's release for each key, with what must stand before them (lockdb/V8). One row for each member, in their order.
 const changeLocks = `
 SELECT outcome, token, acquired, expires, holder, ended, overdue, held, swept
   FROM change_locks($1::text[], $2::bigint[], $3::text[], $4::text[]::uuid[], $5::float8[], $6::text, $7::text)`

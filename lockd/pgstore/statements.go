@@ -1,6 +1,6 @@
 package pgstore
 
-// The statements of C1 §1.3 and §1.4 stand as they are in the functions of lockdb/V7 and V9, which run them for many keys in one transaction; the heartbeat and the end of a session
+// The statements of C1 §1.3 and §1.4 stand as they are in the functions of lockdb/V7 and V8, which run them for many keys in one transaction; the heartbeat and the end of a session
 // stand here. Only the parameters are written $1, $2, ….
 
 // heartbeat is C1 §1.4.

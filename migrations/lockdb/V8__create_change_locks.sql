@@ -1,4 +1,4 @@
--- Acquires and releases in one transaction, each with C1's statement as it stands: a busy lockd commits half as often as with V8's acquire_locks and V7's
+-- Acquires and releases in one transaction, each with C1's statement as it stands: a busy lockd commits half as often as with V7's acquire_locks and
 -- release_locks. What those did with two more statements for each key to acquire is one query for all of them here.
 --
 -- Releases the grants of keys[i] with tokens[i], and acquires keys[i] for sessions[i] of owners[i] where tokens[i] is null. Each key is there once. One row for
